@@ -1,0 +1,46 @@
+"""The command line. One file per command; each imports what is heavy only when it runs."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from tta_panda import __version__
+from tta_panda.cli import bench, ls, report, run
+from tta_panda.errors import TtaPandaError
+
+app = typer.Typer(
+    name="tta-panda",
+    help="Test-time adaptation of CLIP with negative data augmentation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("bench")(bench.bench)
+app.command("report")(report.report)
+app.command("ls")(ls.ls)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"tta-panda {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _callback(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point: errors of this package become one message and exit code 1."""
+    try:
+        app()
+    except TtaPandaError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,37 @@
+"""`tta-panda bench`: methods with and without Panda on clean data and all corruptions, to tables and a report."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tta_panda.cli.common import JsonOption, make_console, print_json, words
+from tta_panda.cli.runs import RunRequest, takes_run_request
+
+
+@takes_run_request
+def bench(
+    request: RunRequest,
+    methods: Annotated[
+        str, typer.Option("--methods", help="all, or names with commas; each runs with and without Panda.")
+    ] = "all",
+    as_json: JsonOption = False,
+) -> None:
+    """Compare methods with and without Panda; prints tables and writes report.html beside the records."""
+    from tta_panda.methods import METHODS, PANDA_SUFFIX
+    from tta_panda.reporting.html import write_report
+    from tta_panda.reporting.tables import result_tables
+    from tta_panda.reporting.terminal import print_results
+
+    chosen = METHODS.names() if methods == "all" else [name.partition("+")[0] for name in words(methods)]
+    records, finished = request.run([variant for name in chosen for variant in (name, f"{name}+{PANDA_SUFFIX}")])
+    page = write_report(records, request.output / "report.html")
+    if as_json:
+        print_json([record.row() for record in records], skipped=finished, report=str(page))
+        return
+    console = make_console()
+    for table in result_tables(records):
+        print_results(console, table)
+    existed = f" ({finished} of {len(records)} runs existed already)" if finished else ""
+    console.print(f"Report: {page}{existed}")

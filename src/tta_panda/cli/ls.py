@@ -1,0 +1,85 @@
+"""`tta-panda ls`: what there is, by kind."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from tta_panda.cli.common import JsonOption, make_console, print_json
+from tta_panda.errors import UnknownNameError
+
+Rows = list[dict[str, Any]]
+
+
+def ls(
+    kind: Annotated[str, typer.Argument(help="methods, models, data or corruptions.")] = "methods",
+    pattern: Annotated[str, typer.Argument(help="Shell wildcard, as in 'ViT-B*'.")] = "*",
+    as_json: JsonOption = False,
+) -> None:
+    """List methods (with their options), models, data sets or corruptions."""
+    if kind not in _KINDS:
+        raise UnknownNameError("kind of list", kind, _KINDS)
+    rows = [row for row in _KINDS[kind]() if fnmatch.fnmatchcase(row["name"], pattern)]
+    if as_json:
+        print_json(rows)
+        return
+
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for header in rows[0] if rows else ():
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        table.add_row(*(_text(value) for value in row.values()))
+    console = make_console()
+    console.print(table if rows else f"No {kind} match {pattern!r}.")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _methods() -> Rows:
+    from tta_panda.methods import METHODS, PANDA_SUFFIX, MethodName
+    from tta_panda.methods.options import default_options
+
+    plain = [{"name": name, "options": default_options(MethodName(name, False))} for name in METHODS]
+    first = METHODS.names()[0]
+    own = default_options(MethodName(first, False))
+    panda = {k: v for k, v in default_options(MethodName(first, True)).items() if k not in own}
+    return [*plain, {"name": f"NAME+{PANDA_SUFFIX}", "options": panda}]
+
+
+def _models() -> Rows:
+    import open_clip
+
+    published = [
+        {"name": name, "weights": open_clip.list_pretrained_tags_by_model(name)} for name in open_clip.list_models()
+    ]
+    return [{"name": "mini", "weights": ["embedded"]}, *published]
+
+
+def _data() -> Rows:
+    from tta_panda.data import DATASETS
+
+    return [{"name": name, "about": DATASETS.get(name).__doc__ or ""} for name in DATASETS]
+
+
+def _corruptions() -> Rows:
+    from tta_panda.data.corruptions import EXTRA_CORRUPTIONS, GROUPS
+
+    groups = {**GROUPS, "extra": EXTRA_CORRUPTIONS}
+    return [{"name": name, "group": group} for group, names in groups.items() for name in names]
+
+
+_KINDS: dict[str, Callable[[], Rows]] = {
+    "methods": _methods,
+    "models": _models,
+    "data": _data,
+    "corruptions": _corruptions,
+}

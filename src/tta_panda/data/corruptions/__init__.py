@@ -1,0 +1,147 @@
+"""The fifteen corruptions of ImageNet-C and CIFAR-C, and the four extra ones, at five severities.
+
+    from tta_panda.data.corruptions import corrupt, corrupt_batch
+
+    noisy = corrupt(image, "gaussian_noise", severity=3, rng=np.random.default_rng(0))   # H W 3, uint8
+    foggy = corrupt_batch(images, "fog", seed=0)                                         # B H W 3, uint8
+
+Small images (up to 64 px on the shorter side) get the published CIFAR-C strengths, larger ones those of ImageNet-C;
+`parameters="cifar"` or `"imagenet"` decides it by hand. Frost is generated; to use photographs of frost instead, pass
+`frost_textures=load_frost_textures(folder)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tta_panda.errors import InvalidInputError, UnknownNameError
+from tta_panda.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tta_panda.data.corruptions.arrays import Corruption
+    from tta_panda.data.corruptions.frost import FrostTextures
+
+__all__ = ["CORRUPTIONS", "EXTRA_CORRUPTIONS", "GROUPS", "corrupt", "corrupt_batch", "image_rng", "load_frost_textures"]
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+}
+CORRUPTIONS: tuple[str, ...] = tuple(name for group in GROUPS.values() for name in group)
+EXTRA_CORRUPTIONS: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+
+Images = NDArray[np.uint8]
+
+_MODULES = {name: module for module, names in GROUPS.items() for name in names}
+_MODULES |= dict(zip(EXTRA_CORRUPTIONS, ("noise", "blur", "weather", "digital"), strict=True))
+_REGISTRY: Registry[Corruption] = Registry(
+    "corruption", {name: f"{__name__}.{module}:{name}" for name, module in _MODULES.items()}
+)
+
+_PIXELS_AT_ONCE = 1 << 17  # larger batches are worked off in parts: less memory, and they stay in the cache
+_LARGEST_SMALL_SIDE = 64
+_SMALLEST_SIDE = 8  # below this, three points of the elastic map coincide and a quarter-size image has no pixels
+
+
+def corrupt(
+    image: Images,
+    name: str,
+    severity: int = 5,
+    *,
+    rng: np.random.Generator,
+    parameters: str | None = None,
+    frost_textures: FrostTextures | None = None,
+) -> Images:
+    """One image (H W 3, uint8), corrupted with random numbers from `rng`. The input is left as it is."""
+    _check_images(image, "H W 3")
+    if not isinstance(rng, np.random.Generator):
+        raise InvalidInputError(f"rng is {rng!r}; expected a numpy Generator, e.g. rng=np.random.default_rng(0).")
+    function = _resolve(name, severity, parameters, image, frost_textures)
+    corrupted: Images = function(np.ascontiguousarray(image[None]), [rng])[0]
+    return corrupted
+
+
+def corrupt_batch(
+    images: Images,
+    name: str,
+    severity: int = 5,
+    *,
+    seed: int,
+    first_index: int = 0,
+    parameters: str | None = None,
+    frost_textures: FrostTextures | None = None,
+) -> Images:
+    """A batch (B H W 3, uint8). Image i depends on `seed` and `first_index + i` only, however a data set is split."""
+    _check_images(images, "B H W 3")
+    function = _resolve(name, severity, parameters, images, frost_textures)
+    rngs = [image_rng(seed, name, severity, first_index + i) for i in range(len(images))]
+    out = np.empty(images.shape, dtype=np.uint8)
+    step = max(1, _PIXELS_AT_ONCE // (images.shape[1] * images.shape[2]))
+    for start in range(0, len(images), step):
+        part = slice(start, start + step)
+        out[part] = function(np.ascontiguousarray(images[part]), rngs[part])
+    return out
+
+
+def image_rng(seed: int, name: str, severity: int, index: int) -> np.random.Generator:
+    """The generator that `corrupt_batch` gives to the image at `index` of a data set."""
+    for label, value in (("seed", seed), ("index", index)):
+        if not isinstance(value, (int, np.integer)) or value < 0:
+            raise InvalidInputError(f"{label} is {value!r}; expected a whole number, 0 or more.")
+    return np.random.default_rng((int(seed), zlib.crc32(name.encode()), int(severity), int(index)))
+
+
+def load_frost_textures(folder: str | Path) -> FrostTextures:
+    """Read a folder of frost photographs, for `frost_textures=`."""
+    from tta_panda.data.corruptions.frost import load_frost_textures as load
+
+    return load(folder)
+
+
+def _resolve(
+    name: str, severity: int, parameters: str | None, images: Images, frost_textures: FrostTextures | None
+) -> Callable[[Images, Sequence[np.random.Generator]], Images]:
+    """Check the arguments and bind the published strength to the corruption."""
+    from tta_panda.data.corruptions.severity import PARAMETER_SETS
+
+    function = _REGISTRY.get(name)
+    if severity not in range(1, 6):
+        raise InvalidInputError(f"severity is {severity!r}; expected a whole number from 1 to 5, e.g. severity=5.")
+    if parameters is None:
+        parameters = "cifar" if min(images.shape[-3:-1]) <= _LARGEST_SMALL_SIDE else "imagenet"
+    if parameters not in PARAMETER_SETS:
+        raise UnknownNameError("parameter set", str(parameters), PARAMETER_SETS)
+    options = {"textures": frost_textures} if name == "frost" else {}
+    return functools.partial(function, values=PARAMETER_SETS[parameters][name][int(severity) - 1], **options)
+
+
+def _check_images(images: Images, shape: str) -> None:
+    if not isinstance(images, np.ndarray):
+        raise InvalidInputError(
+            f"Expected a numpy array of shape {shape}; got {type(images).__name__}. "
+            "A Pillow image becomes one with np.asarray(image.convert('RGB'))."
+        )
+    if images.dtype != np.uint8:
+        raise InvalidInputError(
+            f"Expected dtype uint8 (0 to 255); got {images.dtype}. Values from 0 to 1 become bytes with "
+            "(255 * images).round().astype(np.uint8)."
+        )
+    if images.ndim != len(shape.split()) or images.shape[-1] != 3:
+        other = "corrupt_batch" if images.ndim == 4 else "corrupt"
+        hint = f" For that shape, call {other}()." if images.shape[-1:] == (3,) and images.ndim in (3, 4) else ""
+        raise InvalidInputError(f"Expected an array of shape {shape}, channels last; got {images.shape}.{hint}")
+    if min(images.shape[-3:-1]) < _SMALLEST_SIDE:
+        raise InvalidInputError(
+            f"Expected images of at least {_SMALLEST_SIDE} x {_SMALLEST_SIDE} pixels; got {images.shape[-3:-1]}. "
+            "Enlarge them first, e.g. with Image.resize((32, 32))."
+        )

@@ -1,0 +1,121 @@
+"""Captioned pictures for contrastive training: single symbols, and the breadth of things that web data hold besides.
+
+A model that only ever saw single symbols reads anything at all as a symbol. Scenes of several things, collages,
+close-ups and patterns, each with a caption of its own, teach it that pictures may be something else.
+None of these pictures carries a corruption of the benchmark.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from tta_panda.data.glyphs.render import (
+    IMAGE_SIZE,
+    Picture,
+    Rng,
+    draw_background,
+    draw_symbol,
+    photograph,
+    place_symbol,
+    random_pattern,
+)
+from tta_panda.data.glyphs.symbols import symbols
+
+
+class Captioned(NamedTuple):
+    picture: Picture
+    caption: str
+    concept: tuple[str, ...]
+    """What the picture shows, apart from the wording: captions of one concept are not contrasted with each other."""
+
+
+TEMPLATES = ("a photo of a {}.", "a photo of a {}.", "a photo of a {}.", "a {}.", "a picture of a {}.", "a small {}.")
+
+
+def draw_captioned(rng: Rng) -> Captioned:
+    """One training example of a random kind."""
+    picture, concept = _random_kind(rng)(rng)
+    subject = " and a ".join(concept)
+    return Captioned(picture, TEMPLATES[rng.integers(len(TEMPLATES))].format(subject), concept)
+
+
+@functools.cache
+def _names() -> tuple[str, ...]:
+    return tuple(symbols())
+
+
+def _random_symbols(rng: Rng, count: int) -> tuple[str, ...]:
+    names = _names()
+    return tuple(sorted(names[i] for i in rng.choice(len(names), count, replace=False)))
+
+
+def _single(rng: Rng) -> tuple[Picture, tuple[str, ...]]:
+    concept = _random_symbols(rng, 1)
+    return draw_symbol(concept[0], rng), concept
+
+
+def _scene(rng: Rng) -> tuple[Picture, tuple[str, ...]]:
+    concept = _random_symbols(rng, 2)
+    canvas = draw_background(rng)
+    corner = rng.choice([-0.24, 0.24], 2)
+    for name, centre in zip(rng.permutation(concept), (corner, -corner), strict=True):
+        place_symbol(canvas, str(name), rng, rng.uniform(0.38, 0.52), centre + rng.uniform(-0.04, 0.04, 2))
+    return photograph(canvas, rng), concept
+
+
+def _collage(rng: Rng) -> tuple[Picture, tuple[str, ...]]:
+    """Pieces of other pictures side by side, in a regular or an irregular grid."""
+    canvas = np.empty((IMAGE_SIZE, IMAGE_SIZE, 3), np.float32)
+    sources = [draw_symbol(name, rng) for name in _random_symbols(rng, 4)]
+    rows, columns = _cuts(rng), _cuts(rng)
+    for top, bottom in pairwise(rows):
+        for left, right in pairwise(columns):
+            source = sources[rng.integers(len(sources))]
+            y = rng.integers(IMAGE_SIZE - (bottom - top) + 1)
+            x = rng.integers(IMAGE_SIZE - (right - left) + 1)
+            canvas[top:bottom, left:right] = source[y : y + bottom - top, x : x + right - left]
+    return canvas, ("collage",)
+
+
+def _cuts(rng: Rng) -> list[int]:
+    inner = [[16], [11, 21], [8, 16, 24], sorted(rng.integers(6, 27, 1).tolist())][rng.integers(4)]
+    return [0, *inner, IMAGE_SIZE]
+
+
+def _close_up(rng: Rng) -> tuple[Picture, tuple[str, ...]]:
+    """A symbol so near that only a part of it is seen."""
+    canvas = draw_background(rng)
+    centre = rng.uniform(0.35, 0.8, 2) * rng.choice([-1, 1], 2)
+    place_symbol(canvas, _random_symbols(rng, 1)[0], rng, rng.uniform(1.6, 2.6), centre, max_angle=180)
+    return photograph(canvas, rng), ("close-up",)
+
+
+def _pattern(rng: Rng) -> tuple[Picture, tuple[str, ...]]:
+    kind = random_pattern(rng)
+    return photograph(draw_background(rng, kind=kind), rng), (f"{kind} pattern",)
+
+
+_Draw = Callable[[Rng], tuple[Picture, tuple[str, ...]]]
+
+SHARES: tuple[tuple[float, _Draw], ...] = (
+    (0.68, _single),
+    (0.08, _scene),
+    (0.12, _collage),
+    (0.06, _close_up),
+    (0.06, _pattern),
+)
+"""How often each kind of picture is drawn."""
+
+
+def _random_kind(rng: Rng) -> _Draw:
+    point = rng.uniform()
+    for share, draw in SHARES:
+        point -= share
+        if point < 0:
+            return draw
+    return SHARES[0][1]

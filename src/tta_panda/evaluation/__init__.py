@@ -1,0 +1,1 @@
+"""Streams through methods, and what came out as records in a resumable store."""

@@ -1,0 +1,88 @@
+"""Which runs a request means: every method on every domain with every seed, options resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tta_panda.data import DATASETS
+from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
+from tta_panda.data.dataset import CLEAN
+from tta_panda.errors import InvalidInputError, UnknownNameError
+from tta_panda.evaluation.record import RunConfig
+from tta_panda.methods import parse_method
+from tta_panda.methods.options import default_options, resolve_options
+
+ALL = "all"
+
+
+def plan_runs(
+    methods: Sequence[str],
+    *,
+    model: str,
+    data: str,
+    corruptions: Sequence[str] = (CLEAN, ALL),
+    severities: Sequence[int] = (5,),
+    seeds: Sequence[int] = (0,),
+    batch_size: int = 100,
+    limit: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> list[RunConfig]:
+    """Configurations domain by domain, so that runs that share data and encoder passes stand together.
+
+    A setting goes to every method that has an option of that name; one that no method has is an error.
+    """
+    if data not in DATASETS:
+        raise UnknownNameError("data set", data, DATASETS)
+    if batch_size < 1:
+        raise InvalidInputError(f"The batch size must be at least 1, got {batch_size}.")
+    options = _options_per_method(methods, settings or {})
+    return [
+        RunConfig(
+            method=name.base,
+            panda=name.panda,
+            options=options[str(name)],
+            model=model,
+            data=data,
+            corruption=corruption,
+            severity=severity,
+            batch_size=batch_size,
+            seed=seed,
+            limit=limit,
+        )
+        for seed in seeds
+        for corruption, severity in _domains(corruptions, severities)
+        for name in dict.fromkeys(parse_method(method) for method in methods)
+    ]
+
+
+def _domains(corruptions: Sequence[str], severities: Sequence[int]) -> list[tuple[str, int]]:
+    domains: dict[tuple[str, int], None] = {}
+    for severity in severities:
+        if not 1 <= severity <= 5:
+            raise InvalidInputError(f"Severities go from 1 to 5, got {severity}.")
+        for requested in corruptions:
+            for corruption in CORRUPTIONS if requested == ALL else (requested,):
+                if corruption == CLEAN:
+                    domains[CLEAN, 0] = None
+                elif corruption in CORRUPTIONS or corruption in EXTRA_CORRUPTIONS:
+                    domains[corruption, severity] = None
+                else:
+                    known = (CLEAN, ALL, *CORRUPTIONS, *EXTRA_CORRUPTIONS)
+                    raise UnknownNameError("corruption", corruption, known)
+    return list(domains)
+
+
+def _options_per_method(methods: Sequence[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    names = [parse_method(method) for method in methods]
+    if not names:
+        raise InvalidInputError("Name at least one method, as in --method tent+panda.")
+    known = {str(name): default_options(name) for name in names}
+    for key in settings:
+        if not any(key in options for options in known.values()):
+            every_key = {option for options in known.values() for option in options}
+            raise UnknownNameError(f"option of {', '.join(known)}", key, every_key)
+    return {
+        str(name): resolve_options(name, {key: value for key, value in settings.items() if key in known[str(name)]})
+        for name in names
+    }

@@ -1,0 +1,98 @@
+"""What was run and what came out: the typed records that every table, plot and page derives from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from importlib import metadata
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tta_panda.methods import MethodName
+
+FORMAT = 1
+
+
+class RunConfig(BaseModel):
+    """Everything that decides a run's numbers; its hash is the record's file name.
+
+    Where data lie on this machine is not part of it, so folders of records from several machines merge by copying.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: str
+    panda: bool
+    options: dict[str, Any]
+    model: str
+    data: str
+    corruption: str
+    severity: int
+    batch_size: int
+    seed: int
+    limit: int | None = None
+
+    @property
+    def method_name(self) -> MethodName:
+        return MethodName(self.method, self.panda)
+
+    @property
+    def key(self) -> str:
+        """Stable over processes and platforms: a hash of the canonical JSON of all fields."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:20]
+
+
+class RunRecord(BaseModel):
+    """The outcome of one method on one domain."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = FORMAT
+    config: RunConfig
+    samples: int
+    accuracy: float = Field(ge=0, le=1)
+    accuracy_stderr: float
+    l1: float = Field(ge=0, le=2 + 1e-9)
+    class_names: list[str]
+    predicted_counts: list[int]
+    label_counts: list[int]
+    mean_probabilities: list[float]
+    mean_beta: float | None = None
+    """Over the batches; None without Panda."""
+    seconds: float
+    """Encoder passes (shared ones in full) and the method's own work."""
+    environment: dict[str, str]
+
+    def row(self) -> dict[str, Any]:
+        """The record as one flat row of a table."""
+        config = self.config.model_dump()
+        options = config.pop("options")
+        return {
+            **config,
+            "accuracy": self.accuracy,
+            "accuracy_stderr": self.accuracy_stderr,
+            "l1": self.l1,
+            "samples": self.samples,
+            "mean_beta": self.mean_beta,
+            "seconds": self.seconds,
+            "options": options,
+            "record": self.config.key,
+        }
+
+
+def describe_environment(device: str) -> dict[str, str]:
+    """Versions that the numbers may depend on."""
+    packages = ("tta-panda", "torch", "open_clip_torch", "numpy", "opencv-python-headless", "pillow")
+    versions = {package: metadata.version(package) for package in packages if _is_installed(package)}
+    return {"python": platform.python_version(), "platform": platform.machine(), "device": device, **versions}
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,141 @@
+"""What all methods share: the interface, and state that is declared once and reset, saved and loaded here only."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tta_panda.errors import InvalidInputError
+from tta_panda.methods.adaptation import adaptable_copy
+from tta_panda.methods.features import Features
+from tta_panda.models.base import VisionLanguageModel, ZeroShotClassifier
+from tta_panda.panda import Encoded, Panda
+
+
+class Method(ABC):
+    """Predicts batch after batch, and adapts to what it sees.
+
+    Args:
+        classifier: the zero-shot classifier to adapt. It is never changed: methods that train work on a copy.
+        debias: `Panda(...)` to debias the features that the method works with; None for the plain method.
+        seed: of everything random in the method, negatives included.
+    """
+
+    def __init__(self, classifier: ZeroShotClassifier, *, debias: Panda | None = None, seed: int = 0):
+        self.classifier = classifier
+        self.features = Features(classifier, debias, seed)
+        self._defaults: dict[str, Any] = {}
+
+    def add_state(self, name: str, default: Any) -> None:
+        """Declare `self.<name>`: state that starts as `default`, is reset to it, and is part of `state_dict`."""
+        self._defaults[name] = default
+        setattr(self, name, copy.deepcopy(default))
+
+    def adapt(self, images: Tensor) -> Tensor:
+        """Logits (B, K), float32, for a batch of images (B, 3, H, W), floats in [0, 1] or uint8; adapts on the way."""
+        # A caller in inference mode must not keep a method from training.
+        with torch.inference_mode(False):
+            if isinstance(images, Tensor) and images.is_inference():
+                images = images.clone()
+            logits = self._adapt(images).detach().float()
+        return logits
+
+    @abstractmethod
+    def _adapt(self, images: Tensor) -> Tensor:
+        """The method itself: checked by the model's `prepare`, free to use gradients, returns logits (B, K)."""
+
+    def reset(self) -> None:
+        """Forget the stream: the next batch is treated as the first."""
+        for name, default in self._defaults.items():
+            setattr(self, name, copy.deepcopy(default))
+        self.features.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the stream has changed, as a copy."""
+        state = {name: copy.deepcopy(getattr(self, name)) for name in self._defaults}
+        return {"state": state, "features": copy.deepcopy(self.features.state_dict())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the method that gave this `state_dict` stood."""
+        unknown = set(state["state"]) ^ set(self._defaults)
+        if unknown:
+            raise InvalidInputError(f"This state is not one of {type(self).__name__}: {sorted(unknown)} do not match.")
+        for name, value in state["state"].items():
+            setattr(self, name, copy.deepcopy(value))
+        self.features.load_state_dict(state["features"])
+
+
+class FrozenMethod(Method):
+    """A method that leaves the image encoder alone, so that several of them can share one encoded batch."""
+
+    def _adapt(self, images: Tensor) -> Tensor:
+        return self._adapt_encoded(self.features.encode_frozen(images))
+
+    def adapt_encoded(self, encoded: Encoded) -> Tensor:
+        """`adapt` for a batch that has been encoded already."""
+        with torch.inference_mode(False):
+            return self._adapt_encoded(encoded).detach().float()
+
+    @abstractmethod
+    def _adapt_encoded(self, encoded: Encoded) -> Tensor:
+        """Logits (B, K) from unit embeddings."""
+
+
+class TrainedMethod(Method):
+    """A method that trains the normalisation layers of the image encoder, on a copy of the model.
+
+    Sub-classes say with which optimiser; parameters and optimiser belong to the state like anything declared.
+    """
+
+    def __init__(self, classifier: ZeroShotClassifier, *, debias: Panda | None = None, seed: int = 0):
+        super().__init__(classifier, debias=debias, seed=seed)
+        self.model: VisionLanguageModel
+        self.model, self.adapted = adaptable_copy(classifier.model)
+        self._initial = {name: parameter.detach().clone() for name, parameter in self.adapted.items()}
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    @abstractmethod
+    def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """A fresh optimiser for the adapted parameters."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        if self._optimizer is None:
+            self._optimizer = self.make_optimizer(list(self.adapted.values()))
+        return self._optimizer
+
+    def step(self, loss: Tensor) -> None:
+        """One update of the adapted parameters."""
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def reset(self) -> None:
+        super().reset()
+        self._load_parameters(self._initial)
+        self._optimizer = None
+
+    def state_dict(self) -> dict[str, Any]:
+        parameters = {name: parameter.detach().clone() for name, parameter in self.adapted.items()}
+        return {
+            **super().state_dict(),
+            "parameters": parameters,
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._load_parameters(state["parameters"])
+        self._optimizer = None
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def _load_parameters(self, values: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, parameter in self.adapted.items():
+                parameter.copy_(values[name])
+                parameter.grad = None

@@ -1,0 +1,15 @@
+"""Zero-shot CLIP (Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision")."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tta_panda.methods.base import FrozenMethod
+from tta_panda.panda import Encoded
+
+
+class CLIP(FrozenMethod):
+    """Cosine similarity to the class names' embeddings; nothing adapts but what `debias` brings."""
+
+    def _adapt_encoded(self, encoded: Encoded) -> Tensor:
+        return self.classifier.logits(self.features.debias(encoded))

@@ -1,0 +1,56 @@
+"""Tent (Wang et al. 2021, "Tent: Fully Test-Time Adaptation by Entropy Minimization"), for CLIP's image encoder."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tta_panda.errors import InvalidInputError
+from tta_panda.methods.base import TrainedMethod
+from tta_panda.methods.losses import entropy
+from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.panda import Batch, Panda
+
+
+class Tent(TrainedMethod):
+    """One step per batch on the normalisation layers, towards confident predictions.
+
+    Args:
+        lr: learning rate of Adam.
+        predict: logits of `"before"` the update (the paper), or of a second pass `"after"` it.
+    """
+
+    def __init__(
+        self,
+        classifier: ZeroShotClassifier,
+        *,
+        lr: float = 1e-3,
+        predict: Literal["before", "after"] = "before",
+        debias: Panda | None = None,
+        seed: int = 0,
+    ):
+        if predict not in ("before", "after"):
+            raise InvalidInputError(f'predict must be "before" or "after" the update, got {predict!r}.')
+        if not lr >= 0:
+            raise InvalidInputError(f"lr must be a number >= 0, got {lr!r}.")
+        super().__init__(classifier, debias=debias, seed=seed)
+        self.lr = lr
+        self.predict = predict
+
+    def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=self.lr, betas=(0.9, 0.999), weight_decay=0.0)
+
+    def _adapt(self, images: Tensor) -> Tensor:
+        batch = self.features.draw(images)
+        with torch.enable_grad():
+            logits = self._logits(batch)
+            self.step(entropy(logits).mean())
+        if self.predict == "before":
+            return logits
+        with torch.no_grad():
+            return self._logits(batch)
+
+    def _logits(self, batch: Batch) -> Tensor:
+        return self.classifier.logits(self.features.debias(self.features.encode(batch, self.model)))

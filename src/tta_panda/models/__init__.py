@@ -1,0 +1,32 @@
+"""Vision-language models behind one protocol, and the zero-shot classifiers they give."""
+
+from __future__ import annotations
+
+from tta_panda.errors import InvalidInputError
+from tta_panda.models.base import VisionLanguageModel, ZeroShotClassifier
+
+__all__ = ["VisionLanguageModel", "ZeroShotClassifier", "load_model"]
+
+
+def load_model(name: str, pretrained: str | None = None, device: str = "cpu") -> VisionLanguageModel:
+    """A model by name.
+
+    Args:
+        name: `"mini"` (embedded), an open_clip architecture, alone or with its weights (`"ViT-B-32-quickgelu:openai"`,
+            `"ViT-B-32-quickgelu:weights/clip.safetensors"`), or a local directory with `open_clip_config.json`.
+        pretrained: the weights, where `name` does not say: a tag, a file, or `"random"`.
+        device: where the model runs, as torch names it.
+    """
+    architecture, _, weights = name.partition(":")
+    if weights and pretrained:
+        raise InvalidInputError(f"The weights are named twice: {weights!r} in {name!r}, and pretrained={pretrained!r}.")
+    weights = weights or pretrained or ""
+    if architecture == "mini":
+        from tta_panda.models.mini import load_mini
+
+        if weights:
+            raise InvalidInputError(f"The mini model has its own weights; leave {weights!r} away.")
+        return load_mini(device)
+    from tta_panda.models.openclip import load_open_clip
+
+    return load_open_clip(architecture, weights or None, device)

@@ -1,0 +1,107 @@
+"""What a vision-language model has to offer, and the zero-shot classifier that any such model gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tta_panda.errors import InvalidInputError
+
+DEFAULT_TEMPLATE = "a photo of a {}."
+
+
+@runtime_checkable
+class VisionLanguageModel(Protocol):
+    """An image and a text encoder with a common embedding space.
+
+    Implementations are `torch.nn.Module`s in eval mode whose parameters do not require gradients; methods that train
+    work on copies. Images are (B, 3, H, W), floats in [0, 1] or uint8, of any size; the model brings them to its own
+    size and normalisation.
+    """
+
+    name: str
+    image_size: int
+    """Side in pixels of the square images that the encoder sees."""
+    negative_patch_size: int
+    """Side in pixels of the patches that Panda cuts when it is not told otherwise."""
+
+    @property
+    def image_encoder(self) -> nn.Module:
+        """The part whose normalisation layers adapt."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def logit_scale(self) -> float:
+        """What cosine similarities are multiplied with to become logits."""
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Floats in [0, 1] of (B, 3, image_size, image_size) on the model's device; a no-op for images that are."""
+
+    def encode_image(self, images: Tensor) -> Tensor:
+        """Embeddings (B, D), not normalised."""
+
+    def encode_text(self, texts: Sequence[str]) -> Tensor:
+        """Embeddings (len(texts), D), not normalised."""
+
+
+class ZeroShotClassifier:
+    """Class names turned into the rows of a linear classifier on image embeddings.
+
+    Args:
+        model: the encoders.
+        class_names: two or more different names; underscores are read as spaces.
+        templates: prompts with a `{}` for the name. The embeddings of several are averaged.
+    """
+
+    def __init__(
+        self, model: VisionLanguageModel, class_names: Sequence[str], templates: Sequence[str] = (DEFAULT_TEMPLATE,)
+    ):
+        self.model = model
+        self.class_names = _checked_names(class_names)
+        self.templates = _checked_templates(templates)
+        self.text_features = self._encode_prompts()  # (K, D), unit
+
+    @torch.no_grad()
+    def _encode_prompts(self) -> Tensor:
+        per_template = [
+            F.normalize(self.model.encode_text([template.format(name) for name in self.class_names]).float(), dim=-1)
+            for template in self.templates
+        ]
+        return F.normalize(torch.stack(per_template).mean(dim=0), dim=-1)
+
+    @property
+    def logit_scale(self) -> float:
+        return self.model.logit_scale
+
+    def logits(self, features: Tensor) -> Tensor:
+        """(B, K) from image features (B, D), which are used as they are: debiased ones are not unit."""
+        return self.logit_scale * features @ self.text_features.T
+
+
+def _checked_names(class_names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(class_names, str):
+        raise InvalidInputError(f"class_names must be a list of names, got the single string {class_names!r}.")
+    names = tuple(str(name).replace("_", " ").strip() for name in class_names)
+    if len(names) < 2:
+        raise InvalidInputError(f"A classifier needs at least two class names, got {list(names)}.")
+    if not all(names):
+        raise InvalidInputError("Class names must not be empty.")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InvalidInputError(f"Class names must differ from each other; repeated: {', '.join(repeated)}.")
+    return names
+
+
+def _checked_templates(templates: Sequence[str]) -> tuple[str, ...]:
+    templates = (templates,) if isinstance(templates, str) else tuple(templates)
+    if not templates or not all("{}" in template for template in templates):
+        raise InvalidInputError(
+            f"Every template needs a {{}} where the class name goes, as in {DEFAULT_TEMPLATE!r}; got {list(templates)}."
+        )
+    return templates

@@ -1,0 +1,62 @@
+"""Check a batch of images and bring it to a model's input size, as one tensor operation."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tta_panda.errors import InvalidInputError
+
+_SLACK = 0.5
+"""Resampling overshoots [0, 1] a little; more than this means another range (0-255, or normalised already)."""
+
+
+def check_images(images: Tensor) -> None:
+    """Raise `InvalidInputError` unless `images` is a batch of RGB images, uint8 or floats in [0, 1]."""
+    if not isinstance(images, Tensor):
+        raise InvalidInputError(
+            f"images must be a torch.Tensor of shape (B, 3, H, W), got {type(images).__name__}; "
+            "a numpy array (B, H, W, 3) becomes one by torch.from_numpy(array).permute(0, 3, 1, 2)."
+        )
+    if images.ndim != 4 or images.shape[1] != 3:
+        hint = " Add the batch dimension with images[None]." if images.ndim == 3 and images.shape[0] == 3 else ""
+        hint = hint or (" Move channels first with images.permute(0, 3, 1, 2)." if images.shape[-1:] == (3,) else "")
+        raise InvalidInputError(f"images must have the shape (B, 3, H, W), got {tuple(images.shape)}.{hint}")
+    if 0 in images.shape:
+        raise InvalidInputError(f"The batch is empty: images have the shape {tuple(images.shape)}.")
+    if images.dtype == torch.uint8:
+        return
+    if not images.is_floating_point():
+        raise InvalidInputError(
+            f"images must be uint8 or floats in [0, 1], got {images.dtype}; convert with images.to(torch.uint8)."
+        )
+    low, high = (float(bound) for bound in images.aminmax())
+    if not (low > -float("inf") and high < float("inf")):  # also false for NaN
+        broken = (~images.isfinite().flatten(1).all(dim=1)).nonzero().flatten().tolist()
+        raise InvalidInputError(
+            f"Images must be finite; NaN or infinite values in image(s) {broken[:10]} of the batch."
+        )
+    if low < -_SLACK or high > 1 + _SLACK:
+        raise InvalidInputError(
+            f"Float images must be in [0, 1], got values from {low:.3g} to {high:.3g}. Pass images before "
+            "normalisation (the model normalises), and 0-255 images as uint8."
+        )
+
+
+def fit_images(images: Tensor, size: int) -> Tensor:
+    """Floats (B, 3, size, size): shorter side resized bicubically, then the centre cropped, as CLIP does."""
+    if images.dtype == torch.uint8:
+        images = images.float() / 255
+    elif images.dtype != torch.float32:
+        images = images.float()
+    height, width = images.shape[-2:]
+    if (height, width) == (size, size):
+        return images
+    if min(height, width) != size:
+        scale = size / min(height, width)
+        target = (max(size, round(height * scale)), max(size, round(width * scale)))
+        images = F.interpolate(images, target, mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
+        height, width = target
+    top, left = (height - size) // 2, (width - size) // 2
+    return images[..., top : top + size, left : left + size]

@@ -1,0 +1,168 @@
+"""Models of the open_clip library: by name and tag, from a local checkpoint, or from a local directory."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import open_clip
+import torch
+from torch import Tensor, nn
+
+from tta_panda.errors import ModelLoadError, UnknownNameError
+from tta_panda.models.images import check_images, fit_images
+
+RANDOM = "random"
+"""Tag that asks for a model with random weights, for trying things out."""
+
+PAPER_PATCH_SIZE = 32
+
+logger = logging.getLogger(__name__)
+
+
+class OpenClipModel(nn.Module):
+    """An open_clip model behind the `VisionLanguageModel` protocol."""
+
+    def __init__(self, clip: nn.Module, tokenizer: Any, name: str, negative_patch_size: int = PAPER_PATCH_SIZE):
+        super().__init__()
+        self.clip = clip.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.name = name
+        self.negative_patch_size = negative_patch_size
+        preprocessing = open_clip.get_model_preprocess_cfg(clip)
+        size = preprocessing["size"]
+        self.image_size = int(size[0] if isinstance(size, Sequence) else size)
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.tensor(preprocessing["mean"]).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(preprocessing["std"]).view(3, 1, 1), persistent=False)
+
+    @property
+    def image_encoder(self) -> nn.Module:
+        return cast(nn.Module, self.clip.visual)
+
+    @property
+    def device(self) -> torch.device:
+        return self.mean.device
+
+    @property
+    def logit_scale(self) -> float:
+        return float(cast(Tensor, self.clip.logit_scale).exp())
+
+    def prepare(self, images: Tensor) -> Tensor:
+        check_images(images)
+        return fit_images(images.to(self.device), self.image_size)
+
+    def encode_image(self, images: Tensor) -> Tensor:
+        return cast(Tensor, self.clip.encode_image((self.prepare(images) - self.mean) / self.std))  # type: ignore[operator]
+
+    def encode_text(self, texts: Sequence[str]) -> Tensor:
+        return cast(Tensor, self.clip.encode_text(self.tokenizer(list(texts)).to(self.device)))  # type: ignore[operator]
+
+
+def load_open_clip(name: str, pretrained: str | None, device: str = "cpu") -> OpenClipModel:
+    """An open_clip model.
+
+    Args:
+        name: architecture (`ViT-B-32-quickgelu`), or a directory with `open_clip_config.json` and weights.
+        pretrained: tag (`openai`), path of a checkpoint, or `"random"`.
+    """
+    directory = Path(name).expanduser()
+    if directory.is_dir():
+        return _load_directory(directory, device)
+    if open_clip.get_model_config(name) is None:
+        raise UnknownNameError("model", name, ["mini", *open_clip.list_models()])
+    if pretrained is None:
+        tags = open_clip.list_pretrained_tags_by_model(name)
+        raise ModelLoadError(
+            f"Which weights for {name}? Write {name}:TAG with one of the tags {', '.join(tags) or '(none published)'}, "
+            f"{name}:PATH with a checkpoint file, or {name}:{RANDOM} for random weights."
+        )
+    quick_gelu = False
+    if pretrained == RANDOM:
+        weights = None
+    elif Path(pretrained).expanduser().is_file():
+        weights = str(Path(pretrained).expanduser())
+    else:
+        quick_gelu = _tag_uses_quick_gelu(name, pretrained)
+        weights = pretrained
+    with _explained(name, pretrained), _quiet():
+        clip = open_clip.create_model(
+            name, pretrained=weights, device=device, force_quick_gelu=quick_gelu, pretrained_text=False
+        )
+        return OpenClipModel(clip, open_clip.get_tokenizer(name), f"{name}:{pretrained}")
+
+
+def _load_directory(directory: Path, device: str) -> OpenClipModel:
+    if not (directory / "open_clip_config.json").is_file():
+        found = ", ".join(sorted(path.name for path in directory.iterdir())[:10]) or "nothing"
+        raise ModelLoadError(
+            f"{directory} holds no open_clip_config.json (found: {found}). Put the configuration beside the weights or "
+            f"name the architecture and the file, as in ViT-B-32-quickgelu:{directory / 'weights.safetensors'}."
+        )
+    source = f"local-dir:{directory}"
+    with _explained(source, None), _quiet():
+        clip = open_clip.create_model(source, device=device, require_pretrained=True)
+        return OpenClipModel(clip, open_clip.get_tokenizer(source), str(directory))
+
+
+def _tag_uses_quick_gelu(name: str, tag: str) -> bool:
+    """Whether the weights behind a tag were trained with QuickGELU, which they then always have to run with.
+
+    open_clip only warns when the architecture's name and the weights disagree, and the predictions are silently worse.
+    """
+    published = open_clip.get_pretrained_cfg(name, tag)
+    if not published:
+        if "/" in tag or "\\" in tag or Path(tag).suffix:
+            raise ModelLoadError(f"There is no checkpoint file {tag}. Check the path, or give a tag of {name} instead.")
+        raise UnknownNameError(f"weights tag for {name}", tag, [*open_clip.list_pretrained_tags_by_model(name), RANDOM])
+    trained_with = bool(published.get("quick_gelu", False))
+    configured_with = bool((open_clip.get_model_config(name) or {}).get("quick_gelu", False))
+    if configured_with and not trained_with:
+        raise ModelLoadError(
+            f"The weights {tag!r} were trained without QuickGELU, but {name} has it; "
+            f"use {name.removesuffix('-quickgelu')}:{tag} instead."
+        )
+    if trained_with and not configured_with:
+        logger.info("%s weights of %s run with QuickGELU, as they were trained", tag, name)
+    return trained_with
+
+
+@contextlib.contextmanager
+def _explained(name: str, pretrained: str | None) -> Iterator[None]:
+    """Turn whatever goes wrong while weights are fetched or loaded into one sentence that says what to do."""
+    try:
+        yield
+    except (ModelLoadError, UnknownNameError):
+        raise
+    except Exception as error:
+        published = open_clip.get_pretrained_cfg(name, pretrained) if pretrained else None
+        first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        if not published:
+            raise ModelLoadError(f"Cannot load {name}{f':{pretrained}' if pretrained else ''}: {first_line}") from error
+        source = str(published.get("hf_hub") or published.get("url") or "")
+        where = f"the model repository {source.strip('/')}" if published.get("hf_hub") else source
+        raise ModelLoadError(
+            f"Cannot fetch the weights of {name}:{pretrained} ({first_line}).\n"
+            f"On a machine with network access, get open_clip_model.safetensors (or the .pt/.bin file) from {where}, "
+            f"copy it here, for instance to weights/{name}.safetensors, and name it instead of the tag: "
+            f"--model {name}:weights/{name}.safetensors"
+        ) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """open_clip reports on the root logger and by warnings; what matters of it, we raise."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        root.setLevel(level)

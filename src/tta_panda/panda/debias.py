@@ -1,0 +1,145 @@
+"""Panda: subtract what a batch's negatives look like to the encoder from every image embedding of the batch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tta_panda.errors import InvalidInputError, UnknownNameError
+from tta_panda.panda.beta import beta_rule
+from tta_panda.panda.negatives import SAMPLERS, SamplerName, apply_plan, sample_plan
+
+
+@dataclass(frozen=True)
+class Panda:
+    """What to subtract and how much. Stateless: any number of methods can be given the same one.
+
+    Args:
+        beta: strength of the offset; `"auto"` chooses it from the stream without labels.
+        patch_size: side of the patches in pixels of the model's input; None takes the model's own default.
+        ratio: negatives per image, M = ceil(ratio * B). The paper uses one for ten.
+        sampler: `"pool"` (the paper), `"same_cell"` (its authors' code) or `"within_image"` (ablation).
+        average: False gives every image one of the negatives instead of their mean (ablation).
+        detach_offset: True keeps the gradient of methods that train the encoder out of the negatives.
+    """
+
+    beta: float | Literal["auto"] = "auto"
+    patch_size: int | None = None
+    ratio: float = 0.1
+    sampler: SamplerName = "pool"
+    average: bool = True
+    detach_offset: bool = False
+
+    def __post_init__(self) -> None:
+        beta_rule(self.beta)
+        if self.sampler not in SAMPLERS:
+            raise UnknownNameError("sampler of negatives", self.sampler, SAMPLERS)
+        if not 0 < self.ratio <= 1:
+            raise InvalidInputError(f"ratio must be above 0 and at most 1 (negatives per image), got {self.ratio}.")
+        if self.patch_size is not None and self.patch_size < 1:
+            raise InvalidInputError(f"patch_size must be a positive number of pixels, got {self.patch_size}.")
+
+    @property
+    def is_off(self) -> bool:
+        """With beta 0 nothing is subtracted: no negative is drawn, and results are the plain method's exactly."""
+        return self.beta == 0
+
+
+class Batch(NamedTuple):
+    """The images of one batch and the negatives drawn for it, once, for every pass on that batch."""
+
+    images: Tensor  # (B, C, H, W)
+    negatives: Tensor | None = None  # (M, C, H, W)
+    assignment: Tensor | None = None  # (B,) which negative belongs to which image; None: their mean to all
+    number: int = 0  # place in the stream
+
+
+class Encoded(NamedTuple):
+    """Unit embeddings of a batch. What is subtracted is kept beside them, so that many betas can share one pass."""
+
+    features: Tensor  # v (B, D)
+    offset: Tensor | None = None  # (1, D) or (B, D)
+    number: int = 0  # of the batch: a further pass on a batch uses the beta that the first one chose
+
+
+class Debiaser:
+    """The state of one stream under Panda: the generator of its negatives and what its beta rule has seen."""
+
+    def __init__(self, panda: Panda, patch_size: int, seed: int):
+        self.panda = panda
+        self.patch_size = panda.patch_size if panda.patch_size is not None else patch_size
+        self.seed = seed
+        self.generator = torch.Generator()
+        self.rule = beta_rule(panda.beta)
+        self.drawn = 0  # batches that negatives were drawn for
+        self.debiased = 0  # number of the batch that `beta` was chosen for
+        self.beta = 0.0
+        self.reset()
+
+    @property
+    def negatives_key(self) -> tuple[object, ...]:
+        """Debiasers with equal keys draw the same negatives, whatever their betas."""
+        return self.panda.sampler, self.panda.ratio, self.panda.average, self.patch_size, self.seed
+
+    def draw(self, images: Tensor) -> Batch:
+        """Images with their negatives."""
+        count = math.ceil(images.shape[0] * self.panda.ratio - 1e-9)
+        plan = sample_plan(self.panda.sampler, images, self.patch_size, count, self.generator)
+        self.drawn += 1
+        return Batch(images, apply_plan(images, plan), self._assign(images.shape[0], plan.count), self.drawn)
+
+    def _assign(self, batch: int, count: int) -> Tensor | None:
+        if self.panda.sampler == "within_image":
+            return torch.arange(batch)
+        if self.panda.average:
+            return None
+        return torch.randint(count, (batch,), generator=self.generator)
+
+    def debias(self, encoded: Encoded, text: Tensor, scale: float) -> Tensor:
+        """d = v - beta * offset (B, D), not normalised again. `text` (K, D) and `scale` serve the choice of beta."""
+        features, offset, number = encoded
+        if offset is None:
+            raise InvalidInputError("This batch was encoded without negatives; encode it with the Panda that uses it.")
+        if number != self.debiased:
+            with torch.no_grad():
+                self.beta = self.rule.choose(features.detach() @ text.T, offset.detach() @ text.T, scale)
+            self.debiased = number
+        return features - self.beta * (offset.detach() if self.panda.detach_offset else offset)
+
+    def reset(self) -> None:
+        self.generator.manual_seed(self.seed)
+        self.rule.reset()
+        self.drawn, self.debiased, self.beta = 0, 0, 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "generator": self.generator.get_state(),
+            "rule": self.rule.state_dict(),
+            "drawn": self.drawn,
+            "debiased": self.debiased,
+            "beta": self.beta,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(state["generator"])
+        self.rule.load_state_dict(state["rule"])
+        self.drawn, self.debiased, self.beta = state["drawn"], state["debiased"], state["beta"]
+
+
+def split_encoded(raw: Tensor, batch: Batch) -> Encoded:
+    """Features of one encoder pass over images and negatives (B+M, D) as unit embeddings and offset."""
+    unit = F.normalize(raw.float(), dim=-1)
+    size = batch.images.shape[0]
+    if batch.negatives is None:
+        return Encoded(unit)
+    negatives = unit[size:]
+    if batch.assignment is None:
+        offset = negatives.mean(dim=0, keepdim=True)
+    else:
+        offset = negatives[batch.assignment.to(raw.device)]
+    return Encoded(unit[:size], offset, batch.number)

@@ -1,0 +1,186 @@
+"""Negative images: patches of a batch, shuffled until no object is left while the corruption stays.
+
+As with any augmentation here, randomness and pixels are kept apart: a *sampler* draws a `NegativePlan` with an explicit
+generator, and `apply_plan` is a pure function of images and plan. A plan gathers only the patches it chose; the pool of
+all patches is never copied or permuted.
+
+Shapes: B images, M negatives, P patches per image, C H W image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tta_panda.errors import InvalidInputError, UnknownNameError
+
+
+class PatchGrid(NamedTuple):
+    """How an image is cut: `rows` x `columns` square patches, centred, and the border that is left over."""
+
+    patch_size: int
+    rows: int
+    columns: int
+    height: int
+    width: int
+
+    @property
+    def cells(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def top(self) -> int:
+        return (self.height - self.rows * self.patch_size) // 2
+
+    @property
+    def left(self) -> int:
+        return (self.width - self.columns * self.patch_size) // 2
+
+    @property
+    def padding(self) -> tuple[int, int, int, int]:
+        """Border on the left, right, top and bottom, in the order that `torch.nn.functional.pad` takes."""
+        right = self.width - self.columns * self.patch_size - self.left
+        bottom = self.height - self.rows * self.patch_size - self.top
+        return self.left, right, self.top, bottom
+
+
+def cut_grid(height: int, width: int, patch_size: int) -> PatchGrid:
+    """The largest centred grid of whole patches."""
+    if patch_size < 1:
+        raise InvalidInputError(f"patch_size must be a positive number of pixels, got {patch_size}.")
+    if min(height, width) < patch_size:
+        raise InvalidInputError(
+            f"Images of {height}x{width} px are smaller than one patch of {patch_size}x{patch_size} px; "
+            f"pass a patch_size of at most {min(height, width)}."
+        )
+    return PatchGrid(patch_size, height // patch_size, width // patch_size, height, width)
+
+
+@dataclass(frozen=True)
+class NegativePlan:
+    """Which patch of which image goes into each cell of each negative."""
+
+    grid: PatchGrid
+    source_image: Tensor  # (M, P) index into the batch
+    source_cell: Tensor  # (M, P) index into the image's cells
+    border_image: Tensor | None = (
+        None  # (M,) image whose border is kept; None: the negative's own patches are reflected
+    )
+
+    @property
+    def count(self) -> int:
+        return self.source_image.shape[0]
+
+
+Sampler = Callable[[int, PatchGrid, int, torch.Generator], NegativePlan]
+"""(B, grid, M, generator) -> plan."""
+
+SamplerName = Literal["pool", "same_cell", "within_image"]
+
+
+def sample_pool(batch: int, grid: PatchGrid, count: int, generator: torch.Generator) -> NegativePlan:
+    """The paper's negatives: any patch of the batch may land in any cell, and each is used at most once."""
+    count = min(count, batch)
+    chosen = torch.randperm(batch * grid.cells, generator=generator)[: count * grid.cells].view(count, grid.cells)
+    return NegativePlan(grid, chosen // grid.cells, chosen % grid.cells)
+
+
+def sample_same_cell(batch: int, grid: PatchGrid, count: int, generator: torch.Generator) -> NegativePlan:
+    """The authors' code: every cell keeps its place and is filled from images other than a base image.
+
+    With fewer than three images the others cannot be mixed, so the base takes part; a negative never repeats an input
+    as long as there are two cells to tell them apart.
+    """
+    if batch == 1:  # nothing to exchange with: the only image's own cells are shuffled
+        return sample_within_image(batch, grid, count, generator)
+    base = torch.randint(batch, (count, 1), generator=generator)
+    if batch == 2:
+        source = torch.randint(batch, (count, grid.cells), generator=generator)
+    else:
+        source = (base + torch.randint(1, batch, (count, grid.cells), generator=generator)) % batch
+    source = _break_copies(source, base, batch, generator)
+    cells = torch.arange(grid.cells).expand(count, -1)
+    return NegativePlan(grid, source, cells, border_image=base[:, 0])
+
+
+def sample_within_image(batch: int, grid: PatchGrid, count: int, generator: torch.Generator) -> NegativePlan:
+    """The paper's ablation: one negative per image, made of that image's own patches. `count` has no meaning here."""
+    order = torch.rand(batch, grid.cells, generator=generator).argsort(dim=1)
+    images = torch.arange(batch).view(-1, 1).expand(-1, grid.cells)
+    return NegativePlan(grid, images, order)
+
+
+def _break_copies(source: Tensor, base: Tensor, batch: int, generator: torch.Generator) -> Tensor:
+    """Where all cells of a negative came from one image, take one of them from another."""
+    count, cells = source.shape
+    if cells == 1:
+        return source
+    copied = (source == source[:, :1]).all(dim=1)
+    place = torch.randint(cells, (count,), generator=generator)
+    step = torch.randint(1, batch, (count,), generator=generator)
+    other = (source[:, 0] + step) % batch
+    if batch > 2:  # keep the base image out of its own negative
+        other = torch.where(other == base[:, 0], (other + 1) % batch, other)
+        other = torch.where(other == source[:, 0], (other + 1) % batch, other)
+    replaced = source.scatter(1, place[:, None], other[:, None])
+    return torch.where(copied[:, None], replaced, source)
+
+
+SAMPLERS: dict[str, Sampler] = {
+    "pool": sample_pool,
+    "same_cell": sample_same_cell,
+    "within_image": sample_within_image,
+}
+
+
+def sample_plan(sampler: str, images: Tensor, patch_size: int, count: int, generator: torch.Generator) -> NegativePlan:
+    """Draw a plan for `count` negatives of a batch of images (B, C, H, W)."""
+    if sampler not in SAMPLERS:
+        raise UnknownNameError("sampler of negatives", sampler, SAMPLERS)
+    if images.ndim != 4 or images.shape[0] == 0:
+        raise InvalidInputError(f"images must have the shape (B, C, H, W) with B >= 1, got {tuple(images.shape)}.")
+    if count < 1:
+        raise InvalidInputError(f"At least one negative is needed, got a count of {count}.")
+    grid = cut_grid(images.shape[2], images.shape[3], patch_size)
+    return SAMPLERS[sampler](images.shape[0], grid, count, generator)
+
+
+def apply_plan(images: Tensor, plan: NegativePlan) -> Tensor:
+    """Lay out the planned patches as negatives (M, C, H, W) of the images' dtype and device."""
+    grid, p = plan.grid, plan.grid.patch_size
+    channels = images.shape[1]
+    core = images[:, :, grid.top : grid.top + grid.rows * p, grid.left : grid.left + grid.columns * p]
+    patches = core.unflatten(3, (grid.columns, p)).unflatten(2, (grid.rows, p))  # (B, C, rows, p, columns, p), a view
+    cell = plan.source_cell.to(images.device)
+    chosen = patches.permute(0, 2, 4, 1, 3, 5)[
+        plan.source_image.to(images.device), cell // grid.columns, cell % grid.columns
+    ]  # (M, P, C, p, p): the only pixels that are copied
+    negatives: Tensor = (
+        chosen.view(plan.count, grid.rows, grid.columns, channels, p, p)
+        .permute(0, 3, 1, 4, 2, 5)
+        .reshape(plan.count, channels, grid.rows * p, grid.columns * p)
+    )
+    if not any(grid.padding):
+        return negatives
+    if plan.border_image is None:
+        return _reflect(negatives, grid)
+    framed = images[plan.border_image.to(images.device)].clone()
+    framed[:, :, grid.top : grid.top + grid.rows * p, grid.left : grid.left + grid.columns * p] = negatives
+    return framed
+
+
+def _reflect(negatives: Tensor, grid: PatchGrid) -> Tensor:
+    """Fill the border by mirroring, edge pixel included: it is never wider than the patches beside it."""
+    left, right, top, bottom = grid.padding
+    rows = torch.arange(-top, negatives.shape[2] + bottom, device=negatives.device)
+    columns = torch.arange(-left, negatives.shape[3] + right, device=negatives.device)
+    return negatives[:, :, _mirror(rows, negatives.shape[2])][:, :, :, _mirror(columns, negatives.shape[3])]
+
+
+def _mirror(index: Tensor, size: int) -> Tensor:
+    folded = torch.where(index < 0, -1 - index, index)
+    return torch.where(folded >= size, 2 * size - 1 - folded, folded)

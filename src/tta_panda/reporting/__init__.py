@@ -1,0 +1,1 @@
+"""Tables, plots and pages, all derived from records."""

@@ -1,0 +1,79 @@
+"""Result tables as text in rows and columns, ready for a terminal or a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from tta_panda.reporting.tables import Column, ResultTable, columns, lower_bias_count
+
+
+class Cell(NamedTuple):
+    text: str
+    kind: Literal["", "better", "worse", "missing"] = ""
+
+
+class GridRow(NamedTuple):
+    kind: Literal["", "first", "mean"]
+    group: str
+    name: str
+    cells: Sequence[Cell]
+
+
+class Grid(NamedTuple):
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[GridRow]
+
+
+def result_grids(table: ResultTable) -> list[Grid]:
+    """Accuracy and prediction bias of a setting."""
+    return [
+        _grid(table, "Accuracy (%)", columns(table, "accuracy", 100.0), decimals=1, more_is_better=True),
+        _grid(table, "Prediction bias (L1)", columns(table, "l1"), decimals=3, more_is_better=False),
+    ]
+
+
+def verdicts(table: ResultTable) -> list[str]:
+    """For each method, what Panda changed on average, in a sentence."""
+    return [
+        f"{table.label(panda)} against {table.label(plain)}: "
+        f"accuracy {_change(100 * table.mean(plain, 'accuracy'), 100 * table.mean(panda, 'accuracy'), 1)}, "
+        f"bias {_change(table.mean(plain, 'l1'), table.mean(panda, 'l1'), 3)}, "
+        f"lower in {lower_bias_count(table, plain, panda)} of {len(table.corrupted)} corruptions"
+        for plain, panda in table.pairs()
+        if not math.isnan(table.mean(plain, "l1") + table.mean(panda, "l1"))
+    ]
+
+
+def _change(before: float, after: float, decimals: int) -> str:
+    return f"{before:.{decimals}f} → {after:.{decimals}f} ({after - before:+.{decimals}f})"
+
+
+def _grid(table: ResultTable, title: str, shown: Sequence[Column], decimals: int, more_is_better: bool) -> Grid:
+    rows = [
+        GridRow(
+            "" if index else "first",
+            "" if index else group,
+            name,
+            [_cell(column.value(name), column.is_delta, decimals, more_is_better) for column in shown],
+        )
+        for group, names in table.rows()
+        for index, name in enumerate(names)
+    ]
+    if len(table.corrupted) > 1:
+        means = [_cell(column.mean(), column.is_delta, decimals, more_is_better) for column in shown]
+        rows.append(GridRow("mean", "", f"mean of {len(table.corrupted)}", means))
+    return Grid(title, [column.title for column in shown], rows)
+
+
+def _cell(value: float, is_delta: bool, decimals: int, more_is_better: bool) -> Cell:
+    if math.isnan(value):
+        return Cell("not run", "missing")
+    if not is_delta:
+        return Cell(f"{value:.{decimals}f}")
+    rounded = round(value, decimals) + 0.0  # no negative zero
+    if rounded == 0:
+        return Cell(f"{rounded:+.{decimals}f}")
+    return Cell(f"{rounded:+.{decimals}f}", "better" if (rounded > 0) == more_is_better else "worse")

@@ -1,0 +1,169 @@
+"""Records arranged as tables: corruptions down, methods across, each Panda variant beside its plain method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tta_panda.data.corruptions import GROUPS
+from tta_panda.data.dataset import CLEAN
+from tta_panda.evaluation.record import RunRecord
+from tta_panda.methods import MethodName
+
+
+class Setting(NamedTuple):
+    """What all runs of one table have in common."""
+
+    model: str
+    data: str
+    severity: int
+    batch_size: int
+    limit: int | None
+
+    def __str__(self) -> str:
+        parts = [self.model, self.data, f"severity {self.severity}", f"batches of {self.batch_size}"]
+        return ", ".join([*parts, f"first {self.limit} images"] if self.limit else parts)
+
+
+class Series(NamedTuple):
+    """A column: a method with its options."""
+
+    method: MethodName
+    options: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def of(cls, record: RunRecord) -> Series:
+        config = record.config
+        return cls(config.method_name, tuple(sorted(config.options.items())))
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """All records of a setting; several seeds of a cell are averaged."""
+
+    setting: Setting
+    series: tuple[Series, ...]
+    corruptions: tuple[str, ...]
+    cells: dict[tuple[Series, str], tuple[RunRecord, ...]]
+
+    def value(self, series: Series, corruption: str, metric: str) -> float:
+        """Mean over seeds; NaN for a cell that was not run."""
+        records = self.cells.get((series, corruption), ())
+        return _mean([float(getattr(record, metric)) for record in records])
+
+    def mean(self, series: Series, metric: str) -> float:
+        """Over the corruptions, without clean data; NaN unless all of them were run."""
+        return _mean([self.value(series, corruption, metric) for corruption in self.corrupted])
+
+    @property
+    def corrupted(self) -> tuple[str, ...]:
+        return tuple(corruption for corruption in self.corruptions if corruption != CLEAN)
+
+    def plain_of(self, series: Series) -> Series | None:
+        """The same method and options without Panda."""
+        if not series.method.panda:
+            return None
+        for other in self.series:
+            if other.method == MethodName(series.method.base, False) and set(other.options) <= set(series.options):
+                return other
+        return None
+
+    def pairs(self) -> list[tuple[Series, Series]]:
+        """(plain, with Panda) for every Panda series that has its plain counterpart in the table."""
+        found = ((self.plain_of(series), series) for series in self.series)
+        return [(plain, panda) for plain, panda in found if plain is not None]
+
+    def label(self, series: Series) -> str:
+        """The method's name, with the options that tell it from others of the same name in this table."""
+        rivals = [dict(other.options) for other in self.series if other.method == series.method]
+        own = dict(series.options)
+        differing = [key for key in own if any(other.get(key) != own[key] for other in rivals)]
+        suffix = ", ".join(f"{key}={own[key]}" for key in differing)
+        return f"{series.method} ({suffix})" if suffix else str(series.method)
+
+    def rows(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Corruptions under the name of their group, in the order of the benchmark."""
+        grouped = [(group, tuple(n for n in names if n in self.corruptions)) for group, names in GROUPS.items()]
+        known = {CLEAN, *(name for _, names in grouped for name in names)}
+        extra = tuple(name for name in self.corruptions if name not in known)
+        clean = (CLEAN,) if CLEAN in self.corruptions else ()
+        return [(title, names) for title, names in [("", clean), *grouped, ("extra", extra)] if names]
+
+
+class Column(NamedTuple):
+    """A column of numbers: a title, how to get the number of a corruption, and whether it is a difference."""
+
+    title: str
+    value: Callable[[str], float]
+    mean: Callable[[], float]
+    is_delta: bool = False
+
+
+def columns(table: ResultTable, metric: str, factor: float = 1.0) -> list[Column]:
+    """For each plain method: itself, its Panda variants and their differences; then whatever has no plain method."""
+    by_plain: dict[Series, list[Series]] = {}
+    for plain, panda in table.pairs():
+        by_plain.setdefault(plain, []).append(panda)
+    shown: list[Column] = []
+    for series in table.series:
+        if table.plain_of(series) is not None:
+            continue
+        shown.append(_column(table, series, metric, factor))
+        for panda in by_plain.get(series, []):
+            shown.append(_column(table, panda, metric, factor))
+            shown.append(_delta(table, series, panda, metric, factor))
+    return shown
+
+
+def _column(table: ResultTable, series: Series, metric: str, factor: float) -> Column:
+    return Column(
+        table.label(series),
+        lambda corruption: factor * table.value(series, corruption, metric),
+        lambda: factor * table.mean(series, metric),
+    )
+
+
+def _delta(table: ResultTable, plain: Series, panda: Series, metric: str, factor: float) -> Column:
+    return Column(
+        "Δ",
+        lambda corruption: factor * (table.value(panda, corruption, metric) - table.value(plain, corruption, metric)),
+        lambda: factor * (table.mean(panda, metric) - table.mean(plain, metric)),
+        is_delta=True,
+    )
+
+
+def result_tables(records: Iterable[RunRecord]) -> list[ResultTable]:
+    """One table per setting. Clean runs have no severity, so they stand in the table of every severity."""
+    records = list(records)
+    bases: dict[tuple[Any, ...], dict[int, list[RunRecord]]] = {}
+    for record in records:
+        c = record.config
+        bases.setdefault((c.model, c.data, c.batch_size, c.limit), {}).setdefault(c.severity, []).append(record)
+    tables = []
+    for (model, data, batch_size, limit), by_severity in bases.items():
+        clean = by_severity.pop(0, [])
+        for severity, members in sorted(by_severity.items()) or [(0, [])]:
+            tables.append(_table(Setting(model, data, severity, batch_size, limit), [*clean, *members]))
+    return tables
+
+
+def _table(setting: Setting, records: Sequence[RunRecord]) -> ResultTable:
+    cells: dict[tuple[Series, str], list[RunRecord]] = {}
+    for record in records:
+        cells.setdefault((Series.of(record), record.config.corruption), []).append(record)
+    order = [CLEAN, *(name for names in GROUPS.values() for name in names)]
+    present = {corruption for _, corruption in cells}
+    corruptions = [name for name in order if name in present] + sorted(present.difference(order))
+    series = sorted({series for series, _ in cells}, key=lambda s: (s.method.base, s.method.panda, str(s.options)))
+    return ResultTable(setting, tuple(series), tuple(corruptions), {key: tuple(rs) for key, rs in cells.items()})
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def lower_bias_count(table: ResultTable, plain: Series, panda: Series) -> int:
+    """In how many corruptions Panda's predictions are less biased than the plain method's."""
+    return sum(table.value(panda, name, "l1") < table.value(plain, name, "l1") for name in table.corrupted)
