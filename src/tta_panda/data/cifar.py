@@ -17,10 +17,12 @@ FOLDERS = {10: "CIFAR-10-C", 100: "CIFAR-100-C"}
 
 
 def load_cifar10_c(root: Path | None, corruption: str, severity: int) -> ImageDataset:
+    """CIFAR-10-C: 10,000 images of ten classes per corruption and severity, on disk."""
     return _load(root, 10, corruption, severity)
 
 
 def load_cifar100_c(root: Path | None, corruption: str, severity: int) -> ImageDataset:
+    """CIFAR-100-C: 10,000 images of a hundred classes per corruption and severity, on disk."""
     return _load(root, 100, corruption, severity)
 
 

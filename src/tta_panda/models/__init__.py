@@ -21,6 +21,7 @@ def load_model(name: str, pretrained: str | None = None, device: str = "cpu") ->
     if weights and pretrained:
         raise InvalidInputError(f"The weights are named twice: {weights!r} in {name!r}, and pretrained={pretrained!r}.")
     weights = weights or pretrained or ""
+    device = _usable(device)
     if architecture == "mini":
         from tta_panda.models.mini import load_mini
 
@@ -30,3 +31,15 @@ def load_model(name: str, pretrained: str | None = None, device: str = "cpu") ->
     from tta_panda.models.openclip import load_open_clip
 
     return load_open_clip(architecture, weights or None, device)
+
+
+def _usable(device: str) -> str:
+    """The device, if it exists here."""
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InvalidInputError(f"The device {device!r} cannot be used here ({reason}); try device cpu.") from error
+    return device

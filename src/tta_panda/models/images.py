@@ -55,8 +55,13 @@ def fit_images(images: Tensor, size: int) -> Tensor:
         return images
     if min(height, width) != size:
         scale = size / min(height, width)
-        target = (max(size, round(height * scale)), max(size, round(width * scale)))
-        images = F.interpolate(images, target, mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
-        height, width = target
+        new_height, new_width = max(size, round(height * scale)), max(size, round(width * scale))
+        # One direction after the other, clipped in between, as PIL does it: bicubic overshoots at sharp edges.
+        images = _resize(_resize(images, (height, new_width)), (new_height, new_width))
+        height, width = new_height, new_width
     top, left = (height - size) // 2, (width - size) // 2
     return images[..., top : top + size, left : left + size]
+
+
+def _resize(images: Tensor, shape: tuple[int, int]) -> Tensor:
+    return F.interpolate(images, shape, mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)

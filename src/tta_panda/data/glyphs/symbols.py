@@ -82,7 +82,7 @@ def symbols() -> dict[str, tuple[str, ...]]:
 
 @functools.cache
 def masks(name: str) -> NDArray[np.uint8]:
-    """The alpha masks (variants, ATLAS_SIZE, ATLAS_SIZE) of a symbol, each filling its square along the longer side."""
+    """The alpha masks (variants, ATLAS_SIZE, ATLAS_SIZE) of a symbol, each scaled to its square's longer side."""
     font = _font()
     return np.stack([_fit(_draw(font, character)) for character in symbols()[name]])
 

@@ -1,0 +1,29 @@
+# `make demo` and `make test` need only Python 3.11 or newer, pip and make; everything else goes into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint clean
+
+demo: .venv/.installed  ## compare CLIP and Tent with and without Panda on the embedded model and data
+	$(BIN)/tta-panda bench --output runs
+
+test: .venv/.installed-for-tests  ## run all tests
+	$(BIN)/python -m pytest
+
+lint: .venv/.installed-for-tests  ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv runs build dist
+
+.venv/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tta-panda needs Python 3.11 or newer; type: make PYTHON=python3.11 demo")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+.venv/.installed-for-tests: .venv/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	touch $@

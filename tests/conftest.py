@@ -1,0 +1,89 @@
+"""Fixtures: the embedded model, a tiny random one in the shape of the paper's, and small batches of symbols."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import open_clip
+import pytest
+import torch
+from torch import Tensor
+
+from tta_panda import ZeroShotClassifier, load_data, load_model
+from tta_panda.data.glyphs import draw_glyphs
+from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
+from tta_panda.models.openclip import OpenClipModel
+
+TINY = {
+    "embed_dim": 16,
+    "quick_gelu": True,
+    "vision_cfg": {"image_size": 32, "patch_size": 8, "width": 32, "head_width": 16, "layers": 2},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2},
+}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Small tensors lose time to more threads, and results are compared bit by bit."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def mini() -> OpenClipModel:
+    model = load_model("mini")
+    assert isinstance(model, OpenClipModel)
+    return model
+
+
+@pytest.fixture(scope="session")
+def mini_classifier(mini: OpenClipModel) -> ZeroShotClassifier:
+    return ZeroShotClassifier(mini, VALIDATION_CLASSES)
+
+
+def make_tiny(seed: int = 0) -> OpenClipModel:
+    """A CLIP with random weights that are spread enough for its predictions to differ."""
+    torch.manual_seed(seed)
+    clip = open_clip.CLIP(**TINY)
+    open_clip.set_model_preprocess_cfg(
+        clip, {"size": 32, "mean": open_clip.OPENAI_DATASET_MEAN, "std": open_clip.OPENAI_DATASET_STD}
+    )
+    return OpenClipModel(clip, open_clip.SimpleTokenizer(context_length=77), "tiny", negative_patch_size=8)
+
+
+@pytest.fixture
+def tiny() -> OpenClipModel:
+    return make_tiny()
+
+
+@pytest.fixture
+def tiny_classifier(tiny: OpenClipModel) -> ZeroShotClassifier:
+    return ZeroShotClassifier(tiny, ["heart", "star", "anchor", "cloud"])
+
+
+@pytest.fixture(scope="session")
+def images() -> Tensor:
+    """Forty clean symbols (40, 3, 32, 32), uint8."""
+    dataset = draw_glyphs(VALIDATION_CLASSES, 4, seed=99)
+    return torch.from_numpy(dataset.images.copy()).permute(0, 3, 1, 2)
+
+
+@pytest.fixture(scope="session")
+def foggy() -> Tensor:
+    dataset = load_data("glyphs-val-c", "fog", limit=60)
+    return torch.from_numpy(dataset.images.copy()).permute(0, 3, 1, 2)
+
+
+@pytest.fixture
+def tiny_checkpoint(tiny: OpenClipModel, tmp_path: Path) -> Path:
+    """The tiny model as a directory that open_clip would save: configuration and weights."""
+    import json
+
+    from safetensors.torch import save_file
+
+    directory = tmp_path / "tiny-clip"
+    directory.mkdir()
+    config = {"model_cfg": TINY, "preprocess_cfg": {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}}
+    (directory / "open_clip_config.json").write_text(json.dumps(config))
+    weights = {name: tensor.contiguous() for name, tensor in tiny.clip.state_dict().items()}
+    save_file(weights, directory / "open_clip_model.safetensors")
+    return directory

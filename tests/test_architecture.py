@@ -1,0 +1,86 @@
+"""Imports point one way, the public surface is small and lazy, and registries resolve."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tta_panda
+from tta_panda.errors import InvalidInputError, TtaPandaError, UnknownNameError
+from tta_panda.registry import Registry
+
+PACKAGE = Path(tta_panda.__file__).parent
+MAY_IMPORT = {
+    "panda": set(),
+    "models": set(),
+    "data": set(),
+    "methods": {"panda", "models"},
+    "evaluation": {"panda", "models", "methods", "data"},
+    "reporting": {"evaluation", "methods", "data"},
+    "cli": {"panda", "models", "methods", "data", "evaluation", "reporting"},
+}
+COMMON = {"errors", "registry"}
+
+
+def imported_parts(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+        elif isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+    return {name.split(".")[1] for name in names if name.startswith("tta_panda.")}
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT.keys())
+def test_imports_point_one_way(part):
+    for path in (PACKAGE / part).rglob("*.py"):
+        foreign = imported_parts(path) - {part} - COMMON
+        assert foreign <= MAY_IMPORT[part], f"{path.relative_to(PACKAGE)} imports {sorted(foreign - MAY_IMPORT[part])}"
+
+
+def test_every_part_is_covered():
+    parts = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert parts == set(MAY_IMPORT)
+
+
+def test_importing_the_package_costs_nothing():
+    code = "import sys, tta_panda; print(sorted({'torch', 'numpy', 'open_clip'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_public_surface():
+    assert all(getattr(tta_panda, name) is not None for name in tta_panda.__all__)
+    assert dir(tta_panda) == tta_panda.__all__
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = tta_panda.nothing
+
+
+def test_the_five_lines(images):
+    model = tta_panda.load_model("mini")
+    classifier = tta_panda.ZeroShotClassifier(model, ["airplane", "bird", "cat"])
+    method = tta_panda.Tent(classifier, lr=2e-4, debias=tta_panda.Panda(beta=0.6))
+    logits = method.adapt(images)
+    method.reset()
+    assert logits.shape == (40, 3)
+    assert model.image_size == 32
+
+
+def test_registries_are_lazy_and_suggest():
+    registry: Registry[object] = Registry("thing", {"path": "pathlib:Path", "never": "no.such.module:attribute"})
+    assert registry.get("path") is Path
+    assert registry.names("p*") == ["path"]
+    assert list(registry) == ["path", "never"]
+    with pytest.raises(UnknownNameError, match=r"Unknown thing 'pth'\. Did you mean 'path'"):
+        registry.get("pth")
+    registry.register("list", list)
+    assert registry.get("list") is list
+    with pytest.raises(InvalidInputError, match="registered already"):
+        registry.register("list", tuple)
+    assert issubclass(UnknownNameError, TtaPandaError)
+    assert issubclass(UnknownNameError, LookupError)

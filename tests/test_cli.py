@@ -1,0 +1,209 @@
+"""The command line as a user meets it, end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tta_panda.cli import main
+
+COMMAND = [sys.executable, "-c", "from tta_panda.cli import main; main()"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"}
+SMALL = ["--data", "glyphs-val-c", "--limit", "40", "--batch-size", "20"]
+
+
+class Outcome(NamedTuple):
+    code: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def tta_panda(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """The command line in this process: exit code and what was printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERM", "dumb")
+
+    def call(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["tta-panda", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        return Outcome(code if isinstance(code, int) else int(code is not None), *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def succeeded(tta_panda: Run) -> Callable[..., str]:
+    def call(*arguments: object) -> str:
+        outcome = tta_panda(*arguments)
+        assert outcome.code == 0, outcome.stderr
+        return outcome.stdout
+
+    return call
+
+
+def test_help_names_the_commands_and_imports_nothing_heavy():
+    code = "import sys; sys.argv = ['tta-panda', '--help']\ntry:\n from tta_panda.cli import main; main()\n"
+    code += "finally:\n heavy = {'torch', 'numpy', 'open_clip', 'matplotlib', 'pydantic', 'cv2', 'scipy', 'PIL'}\n"
+    code += " print('heavy:', sorted(heavy & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    assert "heavy: []" in done.stdout
+    assert all(command in done.stdout for command in ("run", "bench", "report", "ls"))
+
+
+def test_version(succeeded):
+    assert re.match(r"tta-panda \d+\.\d+", succeeded("--version"))
+
+
+def test_run_writes_a_record_and_skips_it_the_second_time(succeeded, tmp_path):
+    arguments = ["run", "--method", "tent+panda", "--model", "mini", "--corruption", "fog", "--severity", "5"]
+    arguments += [*SMALL, "--seed", "0", "--set", "beta=0.4", "-o", tmp_path / "runs"]
+    assert "tent+panda" in succeeded(*arguments)
+    [record] = (tmp_path / "runs").glob("*.json")
+    written = record.stat().st_mtime_ns
+    saved = json.loads(record.read_text())
+    assert saved["config"]["options"]["beta"] == 0.4
+    assert saved["mean_beta"] == pytest.approx(0.4)
+    assert "1 of 1 existed already" in succeeded(*arguments)
+    assert record.stat().st_mtime_ns == written
+
+
+def test_json_is_one_document_on_stdout(succeeded, tmp_path):
+    arguments = ["run", "--method", "clip,clip+panda", "--corruption", "fog,clean", *SMALL, "-o", tmp_path, "--json"]
+    document = json.loads(succeeded(*arguments))
+    found = [(row["method"], row["panda"], row["corruption"], row["severity"]) for row in document["rows"]]
+    assert found == [
+        ("clip", False, "fog", 5),
+        ("clip", True, "fog", 5),
+        ("clip", False, "clean", 0),
+        ("clip", True, "clean", 0),
+    ]
+    for row in document["rows"]:
+        assert 0 <= row["accuracy"] <= 1
+        assert 0 <= row["l1"] <= 2
+        assert row["samples"] == 40
+        assert row["seed"] == 0
+
+
+class Outside(HTMLParser):
+    """What a page would load from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.found += [values[key] for key in ("src", "href") if key in values and not values[key].startswith("#")]
+
+
+def test_bench_prints_tables_and_writes_a_self_contained_report(succeeded, tmp_path):
+    arguments = ["bench", *SMALL, "--corruption", "clean,fog,contrast", "-o", tmp_path]
+    printed = succeeded(*arguments)
+    for word in ("Accuracy (%)", "Prediction bias (L1)", "tent+panda", "Δ", "weather", "mean of 2", "lower in"):
+        assert word in printed
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 4  # bars and histograms for clip and for tent
+    assert "snowman" not in page
+    assert "skull and crossbones" in page
+    outside = Outside()
+    outside.feed(page)
+    assert outside.found == []
+    rows = json.loads(succeeded(*arguments, "--json"))["rows"]
+    assert len(rows) == 12
+    assert {(row["method"], row["panda"]) for row in rows} == {
+        ("clip", False),
+        ("clip", True),
+        ("tent", False),
+        ("tent", True),
+    }
+
+    before = page
+    (tmp_path / "report.html").unlink()
+    assert "Report:" in succeeded("report", tmp_path)
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == before
+    assert len(json.loads(succeeded("report", tmp_path, "--json"))["rows"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("methods", "tent"), ("models", "mini"), ("data", "glyphs-c"), ("corruptions", "fog")]
+)
+def test_ls_lists_by_kind(succeeded, kind, name):
+    assert name in [row["name"] for row in json.loads(succeeded("ls", kind, "--json"))["rows"]]
+    assert name in succeeded("ls", kind, f"{name[:2]}*")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--method", "tnet"], "Did you mean 'tent'"),
+        (["run", "--method", "clip", "--corruption", "fgo"], "Did you mean 'fog'"),
+        (["run", "--method", "clip", "--data", "glyhps-c"], "Did you mean 'glyphs-c'"),
+        (["run", "--method", "clip", "--model", "mino"], "Did you mean"),
+        (["run", "--method", "clip+panda", "--set", "bta=1"], "Did you mean 'beta'"),
+        (["run", "--method", "clip+panda", "--set", "beta"], "name=value"),
+        (["run", "--method", "clip", "--severity", "9"], "1 to 5"),
+        (["run", "--method", "clip", "--seed", "zero"], "whole numbers"),
+        (["run", "--method", "clip", "--data", "cifar10-c", "--corruption", "fog"], "--data-root"),
+        (["run", "--method", "clip", "-o", "/dev/null/runs"], "-o PATH"),
+        (["run", "--method", "clip+panda", "--set", "patch_size=64", "--limit", "5"], "at most 32"),
+        (["run", "--method", "clip", "--device", "warp", "--limit", "5"], "warp"),
+        (["report", "nowhere"], "no folder nowhere"),
+        (["ls", "methds"], "Did you mean 'methods'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_get_a_sentence_and_no_traceback(tta_panda, arguments, message):
+    outcome = tta_panda(*arguments)
+    assert outcome.code == 1
+    assert message in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    assert outcome.stdout == ""
+
+
+def test_weights_that_cannot_be_fetched_name_the_file_to_bring(tta_panda, monkeypatch):
+    import open_clip
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise RuntimeError("the hub cannot be reached")
+
+    monkeypatch.setattr(open_clip, "create_model", unreachable)
+    outcome = tta_panda("run", "--method", "clip", "--model", "ViT-B-32-quickgelu:openai", "--limit", "5")
+    assert outcome.code == 1
+    assert "the hub cannot be reached" in outcome.stderr
+    assert "--model ViT-B-32-quickgelu:weights/ViT-B-32-quickgelu.safetensors" in outcome.stderr
+
+
+def test_ctrl_c_keeps_what_is_finished(tmp_path):
+    arguments = ["bench", "--data", "glyphs-val-c", "--corruption", "clean,all", "-o", str(tmp_path)]
+    with subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("*.json")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Finished runs are in" in errors
+    assert "Traceback" not in errors
+    finished = list(tmp_path.glob("*.json"))
+    assert finished
+    assert all(json.loads(path.read_text())["samples"] == 1000 for path in finished)

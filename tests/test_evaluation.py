@@ -1,0 +1,220 @@
+"""Metrics against numpy, records, the store, and what the runner shares and skips."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import numpy as np
+import pytest
+import torch
+
+from tta_panda import CLIP, Panda, Stream, Tent, load_data
+from tta_panda.errors import InvalidInputError, StoreError, UnknownNameError
+from tta_panda.evaluation import run as run_module
+from tta_panda.evaluation.metrics import Tally
+from tta_panda.evaluation.plan import plan_runs
+from tta_panda.evaluation.record import RunConfig
+from tta_panda.evaluation.run import Runner, evaluate, shared_passes
+from tta_panda.evaluation.store import RunStore
+
+METHODS = ["clip", "clip+panda", "tent", "tent+panda"]
+
+
+def plan(methods=METHODS, **more) -> list[RunConfig]:
+    options = {"model": "mini", "data": "glyphs-val-c", "corruptions": ["fog"], "batch_size": 20, "limit": 50}
+    return plan_runs(methods, **(options | more))
+
+
+def without_time(record) -> dict:
+    return record.model_dump(exclude={"seconds", "environment"})
+
+
+def test_metrics_equal_numpy():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(57, 4)).astype(np.float32), rng.integers(0, 4, 57)
+    tally = Tally(4)
+    for part in np.array_split(np.arange(57), 5):
+        tally.update(torch.from_numpy(logits[part]), torch.from_numpy(labels[part]))
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    accuracy = (logits.argmax(1) == labels).mean()
+    assert tally.accuracy == pytest.approx(accuracy)
+    assert tally.accuracy_stderr == pytest.approx(np.sqrt(accuracy * (1 - accuracy) / 57))
+    assert tally.l1 == pytest.approx(np.abs(p.mean(0) - np.bincount(labels, minlength=4) / 57).sum(), abs=1e-6)
+    assert tally.predicted.tolist() == np.bincount(logits.argmax(1), minlength=4).tolist()
+
+
+def test_bias_is_none_for_right_and_two_for_utterly_wrong_predictions():
+    right, wrong = Tally(2), Tally(2)
+    right.update(torch.tensor([[99.0, -99.0], [-99.0, 99.0]]), torch.tensor([0, 1]))
+    wrong.update(torch.tensor([[99.0, -99.0], [99.0, -99.0]]), torch.tensor([1, 1]))
+    assert right.l1 == pytest.approx(0)
+    assert wrong.l1 == pytest.approx(2)
+
+
+def test_plans_resolve_options_and_domains():
+    configs = plan(corruptions=["clean", "all"], seeds=[0, 1], settings={"beta": 0.4, "lr": 0.01})
+    assert len(configs) == 2 * 16 * 4
+    assert len({config.key for config in configs}) == len(configs)
+    assert configs[0].corruption == "clean"
+    assert configs[0].severity == 0
+    by_name = {str(config.method_name): config.options for config in configs}
+    assert by_name["tent+panda"]["beta"] == 0.4
+    assert by_name["tent"]["lr"] == 0.01
+    assert by_name["clip"] == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"corruptions": ["fogg"]}, UnknownNameError, "'fog'"),
+        ({"severities": [6]}, InvalidInputError, "1 to 5"),
+        ({"data": "glyphs"}, UnknownNameError, "glyphs-c"),
+        ({"batch_size": 0}, InvalidInputError, "at least 1"),
+        ({"methods": []}, InvalidInputError, "at least one"),
+        ({"methods": ["tant"]}, UnknownNameError, "'tent'"),
+        ({"settings": {"leraning_rate": 1}}, UnknownNameError, "option of"),
+    ],
+)
+def test_plans_refuse_what_cannot_run(change, error, message):
+    with pytest.raises(error, match=message):
+        plan(**change)
+
+
+def test_a_key_depends_on_every_field_and_not_on_their_order():
+    config = plan(["clip+panda"])[0]
+    shuffled = RunConfig(**dict(reversed(config.model_dump().items())))
+    assert shuffled.key == config.key
+    changes = {"method": "tent", "panda": False, "options": {}, "model": "x", "data": "y", "corruption": "snow"}
+    numbers = {"severity": 4, "batch_size": 9, "seed": 7, "limit": 3}
+    keys = {config.model_copy(update={k: v}).key for k, v in (changes | numbers).items()}
+    assert len(keys | {config.key}) == 11
+
+
+def test_the_same_runs_twice_give_the_same_records(tmp_path):
+    first = Runner(RunStore(tmp_path / "a")).run(plan())
+    second = Runner(RunStore(tmp_path / "b")).run(plan())
+    assert [without_time(record) for record in first] == [without_time(record) for record in second]
+    assert [record.samples for record in first] == [50] * 4
+    assert first[0].mean_beta is None
+    assert first[1].mean_beta is not None
+    other_seed = Runner(RunStore(tmp_path / "c")).run(plan(seeds=[1]))
+    assert other_seed[3].l1 != first[3].l1
+
+
+def test_finished_runs_are_not_run_again(tmp_path, monkeypatch):
+    store = RunStore(tmp_path)
+    first = Runner(store).run(plan(["clip"]))
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    monkeypatch.setattr(run_module, "load_model", lambda *_, **__: pytest.fail("nothing needs to be loaded"))
+    assert Runner(store).run(plan(["clip"])) == first
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
+
+
+def test_an_interruption_loses_nothing_that_was_finished(tmp_path):
+    def interrupt_tent(configs, share):
+        if configs[0].method == "tent":
+            raise KeyboardInterrupt
+
+    store = RunStore(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        Runner(store).run(plan(), interrupt_tent)
+    assert {str(record.config.method_name) for record in store.records()} == {"clip", "clip+panda"}
+    whole = Runner(store).run(plan())
+    undisturbed = Runner(RunStore(tmp_path / "other")).run(plan())
+    assert [without_time(record) for record in whole] == [without_time(record) for record in undisturbed]
+
+
+def test_a_damaged_record_is_set_aside_and_made_again(tmp_path, caplog):
+    store = RunStore(tmp_path)
+    [config] = plan(["clip"])
+    [record] = Runner(store).run([config])
+    for damage in (b"", b"{", b'{"format": 1}', store.path(config).read_bytes().replace(b'"accuracy":', b'"acuracy":')):
+        store.path(config).write_bytes(damage)
+        assert store.load(config) is None
+        assert "not a valid record" in caplog.text
+        assert store.path(config).with_suffix(".damaged").read_bytes() == damage
+        [again] = Runner(store).run([config])
+        assert without_time(again) == without_time(record)
+        assert store.records() == [again]
+
+
+def test_records_survive_json(tmp_path):
+    store = RunStore(tmp_path)
+    [record] = Runner(store).run(plan(["clip+panda"]))
+    assert store.load(record.config) == record
+    row = record.row()
+    expected = {"method": "clip", "panda": True, "corruption": "fog", "severity": 5, "seed": 0, "samples": 50}
+    assert {key: row[key] for key in expected} == expected
+    assert {"accuracy", "l1"} <= set(row)
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_no_half_written_file_is_left_in_the_way(tmp_path, monkeypatch):
+    store = RunStore(tmp_path)
+    [record] = Runner(store).run(plan(["clip"]))
+    store.path(record.config).unlink()
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(StoreError, match="No space left"):
+        store.save(record)
+    monkeypatch.undo()
+    assert store.load(record.config) is None
+    assert store.records() == []
+
+
+def test_an_unwritable_folder_is_found_before_anything_runs(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="-o PATH"):
+        RunStore(tmp_path / "file" / "runs").prepare()
+    if os.geteuid() != 0:
+        (tmp_path / "locked").mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
+        with pytest.raises(StoreError, match="Permission denied"):
+            RunStore(tmp_path / "locked").prepare()
+    with pytest.raises(StoreError, match="tta-panda bench"):
+        RunStore(tmp_path / "nowhere").records()
+
+
+def test_frozen_methods_share_passes_where_their_negatives_agree(tiny_classifier):
+    methods = [
+        CLIP(tiny_classifier),
+        Tent(tiny_classifier),
+        CLIP(tiny_classifier, debias=Panda(beta=0.2)),
+        CLIP(tiny_classifier, debias=Panda(beta="auto")),
+        CLIP(tiny_classifier, debias=Panda(beta=0.2, ratio=0.5)),
+        Tent(tiny_classifier, debias=Panda(beta=0.2)),
+        CLIP(tiny_classifier, debias=Panda(beta=0.0)),
+    ]
+    assert shared_passes(methods) == [[0, 6, 2, 3], [4], [1], [5]]
+
+
+def test_sharing_a_pass_changes_no_prediction(mini_classifier):
+    stream = Stream(load_data("glyphs-val-c", "fog", limit=60), 25, seed=0)
+    together = evaluate([CLIP(mini_classifier), CLIP(mini_classifier, debias=Panda(beta=0.5))], stream)
+    alone = [evaluate([CLIP(mini_classifier, debias=debias)], stream)[0] for debias in (None, Panda(beta=0.5))]
+    for one, other in zip(together, alone, strict=True):
+        assert one.tally.predicted.tolist() == other.tally.predicted.tolist()
+        assert one.tally.l1 == pytest.approx(other.tally.l1, abs=1e-5)
+
+
+def test_one_encoder_pass_of_images_and_negatives(mini_classifier, foggy, monkeypatch):
+    sizes = []
+    original = type(mini_classifier.model).encode_image
+
+    def counted(self, images):
+        sizes.append((len(images), torch.is_grad_enabled()))
+        return original(self, images)
+
+    monkeypatch.setattr(type(mini_classifier.model), "encode_image", counted)
+    Tent(mini_classifier, debias=Panda(beta=0.5)).adapt(foggy[:40])
+    CLIP(mini_classifier, debias=Panda(beta=0.5)).adapt(foggy[:40])
+    assert sizes == [(44, True), (44, False)]
+
+
+def test_panda_raises_accuracy_and_lowers_bias_on_noise(tmp_path):
+    """The effect itself, on validation symbols: what the package exists for."""
+    configs = plan(["clip", "clip+panda"], corruptions=["contrast", "fog", "gaussian_noise"], batch_size=100, limit=300)
+    records = Runner(RunStore(tmp_path)).run(configs)
+    plain, panda = records[0::2], records[1::2]
+    assert np.mean([r.accuracy for r in panda]) > np.mean([r.accuracy for r in plain])
+    assert np.mean([r.l1 for r in panda]) < np.mean([r.l1 for r in plain])

@@ -1,0 +1,201 @@
+"""Loading and wrapping models, with real code on small weights."""
+
+from __future__ import annotations
+
+import json
+
+import open_clip
+import pytest
+import torch
+from conftest import TINY
+from PIL import Image
+from torch import nn
+from torchvision.transforms.functional import to_tensor
+
+from tta_panda import ZeroShotClassifier, load_model
+from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
+from tta_panda.errors import InvalidInputError, ModelLoadError, UnknownNameError
+from tta_panda.methods.adaptation import adaptable_copy
+from tta_panda.models import VisionLanguageModel, openclip
+from tta_panda.models.images import fit_images
+from tta_panda.models.mini import WEIGHTS
+
+
+def test_mini_is_small_and_reads_symbols(mini, mini_classifier):
+    from tta_panda import load_data
+
+    assert WEIGHTS.stat().st_size < 12e6
+    assert isinstance(mini, VisionLanguageModel)
+    assert mini.image_size == 32
+    assert any(isinstance(layer, nn.LayerNorm) for layer in mini.image_encoder.modules())
+    dataset = load_data("glyphs-val-c", limit=200)
+    images = torch.from_numpy(dataset.images.copy()).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        features = torch.nn.functional.normalize(mini.encode_image(images), dim=1)
+    accuracy = (mini_classifier.logits(features).argmax(1).numpy() == dataset.labels).mean()
+    assert accuracy > 0.9
+
+
+def test_features_equal_open_clips_own(tiny, images):
+    transform = open_clip.image_transform(
+        32, is_train=False, mean=open_clip.OPENAI_DATASET_MEAN, std=open_clip.OPENAI_DATASET_STD
+    )
+    pictures = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images[:4]]
+    with torch.no_grad():
+        theirs = tiny.clip.encode_image(torch.stack([transform(picture) for picture in pictures]))
+        torch.testing.assert_close(tiny.encode_image(images[:4]), theirs)
+        tokens = open_clip.tokenize(["a photo of a cat."])
+        torch.testing.assert_close(tiny.encode_text(["a photo of a cat."]), tiny.clip.encode_text(tokens))
+
+
+def test_resizing_stays_near_the_pil_pipeline(images):
+    from torchvision.transforms import InterpolationMode, Resize
+
+    pil = Resize(224, interpolation=InterpolationMode.BICUBIC)
+    ours = fit_images(images[:8], 224)
+    for image, resized in zip(images[:8], ours, strict=True):
+        expected = to_tensor(pil(Image.fromarray(image.permute(1, 2, 0).numpy())))
+        assert (resized - expected).abs().max() < 1.5 / 255  # PIL rounds to whole levels, twice
+        assert (resized - expected).abs().mean() < 0.5 / 255
+
+
+def test_the_centre_of_oblong_images_is_kept():
+    image = torch.zeros(1, 3, 32, 96)
+    image[:, 0, :, 32:64] = 1
+    assert torch.equal(fit_images(image, 32), image[..., 32:64])
+
+
+def test_prompts_use_words_and_templates(tiny):
+    plain = ZeroShotClassifier(tiny, ["sea_lion", "cat"])
+    assert plain.class_names == ("sea lion", "cat")
+    torch.testing.assert_close(plain.text_features.norm(dim=1), torch.ones(2))
+    several = ZeroShotClassifier(tiny, ["sea_lion", "cat"], templates=["a photo of a {}.", "art of a {}."])
+    with torch.no_grad():
+        each = [
+            torch.nn.functional.normalize(tiny.encode_text([t.format(c) for c in several.class_names]), dim=1)
+            for t in several.templates
+        ]
+    expected = torch.nn.functional.normalize(sum(each) / 2, dim=1)
+    torch.testing.assert_close(several.text_features, expected)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"), [("cat", "list"), (["cat"], "two"), (["cat", ""], "empty"), (["a_b", "a b"], "a b")]
+)
+def test_class_names_are_checked(tiny, names, message):
+    with pytest.raises(InvalidInputError, match=message):
+        ZeroShotClassifier(tiny, names)
+
+
+def test_a_template_needs_a_place_for_the_name(tiny):
+    with pytest.raises(InvalidInputError, match=r"\{\}"):
+        ZeroShotClassifier(tiny, ["a", "b"], templates=["a photo"])
+
+
+def test_a_directory_loads_with_its_own_preprocessing(tiny_checkpoint, tiny, images):
+    model = load_model(str(tiny_checkpoint))
+    assert model.image_size == 32
+    torch.testing.assert_close(model.mean.flatten(), torch.tensor([0.5, 0.5, 0.5]))
+    with torch.no_grad():
+        normalised = (images[:2].float() / 255 - 0.5) / 0.25
+        torch.testing.assert_close(model.encode_image(images[:2]), tiny.clip.encode_image(normalised))
+
+
+def test_a_checkpoint_file_loads_into_a_named_architecture(tiny_checkpoint, tiny, tmp_path, images):
+    (tmp_path / "tiny-test.json").write_text(json.dumps(TINY))
+    open_clip.add_model_config(tmp_path / "tiny-test.json")
+    weights = tiny_checkpoint / "open_clip_model.safetensors"
+    for model in (load_model(f"tiny-test:{weights}"), load_model("tiny-test", pretrained=str(weights))):
+        with torch.no_grad():
+            torch.testing.assert_close(model.encode_image(images[:2]), tiny.encode_image(images[:2]))
+    with pytest.raises(ModelLoadError, match="no checkpoint file"):
+        load_model("tiny-test:absent/weights.safetensors")
+    (tmp_path / "broken.safetensors").write_bytes(b"no weights")
+    with pytest.raises(ModelLoadError, match="Cannot load tiny-test"):
+        load_model(f"tiny-test:{tmp_path / 'broken.safetensors'}")
+
+
+def activations(model) -> set[str]:
+    names = {type(layer).__name__ for layer in model.modules()}
+    return names & {"QuickGELU", "GELU"}
+
+
+@pytest.mark.parametrize("name", ["ViT-B-32", "ViT-B-32-quickgelu"])
+def test_openai_weights_run_with_quick_gelu_whatever_the_architecture_is_called(name, monkeypatch):
+    used = {}
+
+    def create_model(name, pretrained=None, **options):
+        used.update(options, pretrained=pretrained)
+        return original(name, pretrained=None, **options)
+
+    original = open_clip.create_model
+    monkeypatch.setattr(openclip.open_clip, "create_model", create_model)
+    model = load_model(f"{name}:openai")
+    assert used["pretrained"] == "openai"
+    assert activations(model.clip) == {"QuickGELU"}
+    assert model.image_size == 224
+    assert model.negative_patch_size == 32
+
+
+def test_weights_trained_without_quick_gelu_are_refused_with_it():
+    name, tag = "ViT-B-32-quickgelu", "openai"
+    assert openclip._tag_uses_quick_gelu(name, tag)
+    assert not openclip._tag_uses_quick_gelu("ViT-B-32", "laion2b_s34b_b79k")
+
+
+def test_unfetchable_weights_say_which_file_to_put_where(monkeypatch):
+    def unreachable(*_, **__):
+        raise RuntimeError("no route to the hub\nand much more")
+
+    monkeypatch.setattr(openclip.open_clip, "create_model", unreachable)
+    with pytest.raises(
+        ModelLoadError, match=r"(?s)no route to the hub\).*open_clip_model.safetensors.*--model ViT-B-16:"
+    ):
+        load_model("ViT-B-16:openai")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("ViT-B-23", UnknownNameError, "ViT-B-32"),
+        ("ViT-B-32:opnai", UnknownNameError, "'openai'"),
+        ("ViT-B-32", ModelLoadError, "Which weights"),
+        ("mini:openai", InvalidInputError, "own weights"),
+    ],
+)
+def test_names_that_do_not_load_are_explained(name, error, message):
+    with pytest.raises(error, match=message):
+        load_model(name)
+
+
+def test_a_directory_without_configuration_is_explained(tmp_path):
+    (tmp_path / "weights.safetensors").touch()
+    with pytest.raises(ModelLoadError, match=r"open_clip_config.json.*weights.safetensors"):
+        load_model(str(tmp_path))
+
+
+def test_weights_named_twice_are_refused():
+    with pytest.raises(InvalidInputError, match="twice"):
+        load_model("ViT-B-32:openai", pretrained="openai")
+
+
+def test_an_adaptable_copy_shares_all_but_the_normalisation(tiny):
+    twin, adapted = adaptable_copy(tiny)
+    mine, theirs = dict(tiny.named_parameters()), dict(twin.named_parameters())
+    separate = {key for key in mine if mine[key] is not theirs[key]}
+    assert separate == {f"clip.visual.{key}" for key in adapted}
+    assert all(p.requires_grad for p in adapted.values())
+
+
+def test_a_model_without_normalisation_cannot_be_trained(tiny):
+    tiny.clip.visual = nn.Sequential(nn.Flatten(), nn.Linear(3, 3))
+    with pytest.raises(InvalidInputError, match="no normalisation layer"):
+        adaptable_copy(tiny)
+
+
+def test_validation_symbols_are_not_benchmark_symbols():
+    from tta_panda.data.glyphs.symbols import BENCHMARK_CLASSES, symbols
+
+    assert not set(VALIDATION_CLASSES) & set(BENCHMARK_CLASSES)
+    assert set(VALIDATION_CLASSES) | set(BENCHMARK_CLASSES) <= set(symbols())
+    assert len(symbols()) > 300
