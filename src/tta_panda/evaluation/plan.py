@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 from tta_panda.data import DATASETS
 from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.dataset import CLEAN
+from tta_panda.data.lists import list_digest, read_image_list
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.evaluation.record import RunConfig
 from tta_panda.methods import parse_method
 from tta_panda.methods.options import default_options, resolve_options
 
 ALL = "all"
+PREPROCESSING: tuple[str, ...] = get_args(RunConfig.model_fields["preprocess"].annotation)
 
 
 def plan_runs(
@@ -26,6 +29,8 @@ def plan_runs(
     seeds: Sequence[int] = (0,),
     batch_size: int = 100,
     limit: int | None = None,
+    preprocess: str = "batched",
+    image_list: Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> list[RunConfig]:
     """Configurations domain by domain, so that runs that share data and encoder passes stand together.
@@ -36,7 +41,10 @@ def plan_runs(
         raise UnknownNameError("data set", data, DATASETS)
     if batch_size < 1:
         raise InvalidInputError(f"The batch size must be at least 1, got {batch_size}.")
+    if preprocess not in PREPROCESSING:
+        raise UnknownNameError("preprocessing", preprocess, PREPROCESSING)
     options = _options_per_method(methods, settings or {})
+    digest = list_digest(read_image_list(image_list)) if image_list else None
     return [
         RunConfig(
             method=name.base,
@@ -49,6 +57,8 @@ def plan_runs(
             batch_size=batch_size,
             seed=seed,
             limit=limit,
+            preprocess=preprocess,
+            image_list=digest,
         )
         for seed in seeds
         for corruption, severity in _domains(corruptions, severities)

@@ -6,13 +6,14 @@ import hashlib
 import json
 import platform
 from importlib import metadata
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from tta_panda.methods import MethodName
 
 FORMAT = 1
+_ADDED_LATER = ("preprocess", "image_list")
 
 
 class RunConfig(BaseModel):
@@ -33,6 +34,10 @@ class RunConfig(BaseModel):
     batch_size: int
     seed: int
     limit: int | None = None
+    preprocess: Literal["batched", "exact"] = "batched"
+    """How images come to the model's size: as one tensor operation, or one by one with Pillow as open_clip does it."""
+    image_list: str | None = None
+    """Digest of the list of images that the run was restricted to."""
 
     @property
     def method_name(self) -> MethodName:
@@ -41,7 +46,11 @@ class RunConfig(BaseModel):
     @property
     def key(self) -> str:
         """Stable over processes and platforms: a hash of the canonical JSON of all fields."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        values = self.model_dump(mode="json")
+        for name in _ADDED_LATER:
+            if values[name] == type(self).model_fields[name].default:
+                del values[name]  # records from before there was a choice keep their names
+        canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:20]
 
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError
+from tta_panda.framing import centre_offset, fitted_sides
 
 _SLACK = 0.5
 """Resampling overshoots [0, 1] a little; more than this means another range (0-255, or normalised already)."""
@@ -54,9 +55,7 @@ def fit_images(images: Tensor, size: int) -> Tensor:
     if (height, width) == (size, size):
         return images
     if min(height, width) != size:
-        scale = size / min(height, width)
-        target = (max(size, round(height * scale)), max(size, round(width * scale)))
-        images = F.interpolate(images, target, mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
-        height, width = target
-    top, left = (height - size) // 2, (width - size) // 2
+        width, height = fitted_sides(width, height, size)
+        images = F.interpolate(images, (height, width), mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
+    top, left = centre_offset(height, size), centre_offset(width, size)
     return images[..., top : top + size, left : left + size]
