@@ -43,7 +43,7 @@ def make(
             words(corruption),
             numbers(severity),
             seed=seed,
-            workers=workers or default_workers(),
+            workers=default_workers() if workers is None else workers,
             frost=frost,
             advance=lambda corruption, share: progress.update(
                 progress.task_ids[0], description=corruption, advance=share

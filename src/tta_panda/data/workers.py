@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -51,6 +52,7 @@ def worker_pool(
 def _start_worker(initializer: Callable[..., None], arguments: Sequence[Any]) -> None:
     import cv2
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is the parent's business
     cv2.setNumThreads(1)  # the processes share the cores already
     threading.Thread(target=_end_with_parent, daemon=True).start()
     initializer(*arguments)
