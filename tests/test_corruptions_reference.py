@@ -51,14 +51,13 @@ def reference(package: Path, monkeypatch: pytest.MonkeyPatch) -> Reference:
     monkeypatch.setitem(sys.modules, "pkg_resources", resources)
     monkeypatch.setattr(np, "float_", np.float64, raising=False)
     module: Any = pytest.importorskip("imagecorruptions.corruptions")
-    from skimage.filters import gaussian  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    gaussian: Any = pytest.importorskip("skimage.filters").gaussian
 
     def smooth(image: Any, sigma: float, multichannel: bool = False, **options: Any) -> Any:
         return gaussian(image, sigma, channel_axis=-1 if multichannel else None, **options)
 
     monkeypatch.setattr(module, "gaussian", smooth)
-    from imagecorruptions import corrupt as published  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
+    published: Any = pytest.importorskip("imagecorruptions").corrupt
     return lambda image, name, severity: np.asarray(published(image, severity, name))
 
 

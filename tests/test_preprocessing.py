@@ -1,4 +1,4 @@
-"""CLIP's preprocessing: Pillow's image by image, which is open_clip's own, and the batched one that stays close to it."""
+"""CLIP's preprocessing: image by image with Pillow, as open_clip does it, and batched, which stays close to it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from tta_panda.data.files import is_image, read_image
 from tta_panda.data.workers import worker_pool
 from tta_panda.errors import DataError, InvalidInputError
 
-JPEG_QUALITY = 85  # that of ImageNet-C
+_SAVING: dict[str, dict[str, Any]] = {"JPEG": {"quality": 85}, "WEBP": {"lossless": True}}
+"""How to save formats with a loss, or with a choice; the quality is that of ImageNet-C."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,5 @@ def save_image(path: Path, image: NDArray[np.uint8]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     kind = Image.registered_extensions()[path.suffix.lower()]
-    options: dict[str, Any] = {"JPEG": {"quality": JPEG_QUALITY}, "WEBP": {"lossless": True}}.get(kind, {})
-    Image.fromarray(image).save(part, kind, **options)
+    Image.fromarray(image).save(part, kind, **_SAVING.get(kind, {}))
     os.replace(part, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ def _make(
     share = 1 / sum(map(len, tasks.values()))
     with worker_pool(workers, _prepare, (np.asarray(clean.images), seed, frost)) as pool_map:
         for name, own in tasks.items():
-            files[name].write(missing[name], _parts(own, pool_map, lambda name=name: advance(name, share)))
+            files[name].write(missing[name], _parts(own, pool_map, functools.partial(advance, name, share)))
 
 
 class _Task(NamedTuple):

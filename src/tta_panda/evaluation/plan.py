@@ -37,12 +37,7 @@ def plan_runs(
 
     A setting goes to every method that has an option of that name; one that no method has is an error.
     """
-    if data not in DATASETS:
-        raise UnknownNameError("data set", data, DATASETS)
-    if batch_size < 1:
-        raise InvalidInputError(f"The batch size must be at least 1, got {batch_size}.")
-    if preprocess not in PREPROCESSING:
-        raise UnknownNameError("preprocessing", preprocess, PREPROCESSING)
+    _check(data, batch_size, preprocess)
     options = _options_per_method(methods, settings or {})
     digest = list_digest(read_image_list(image_list)) if image_list else None
     return [
@@ -64,6 +59,15 @@ def plan_runs(
         for corruption, severity in _domains(corruptions, severities)
         for name in dict.fromkeys(parse_method(method) for method in methods)
     ]
+
+
+def _check(data: str, batch_size: int, preprocess: str) -> None:
+    if data not in DATASETS:
+        raise UnknownNameError("data set", data, DATASETS)
+    if batch_size < 1:
+        raise InvalidInputError(f"The batch size must be at least 1, got {batch_size}.")
+    if preprocess not in PREPROCESSING:
+        raise UnknownNameError("preprocessing", preprocess, PREPROCESSING)
 
 
 def _domains(corruptions: Sequence[str], severities: Sequence[int]) -> list[tuple[str, int]]:
