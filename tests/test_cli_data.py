@@ -13,7 +13,9 @@ from data_files import write_clean_cifar, write_image
 from typer.testing import CliRunner
 
 from tta_panda.cli import app
-from tta_panda.errors import TtaPandaError
+from tta_panda.data.make import make_cifar_c
+from tta_panda.errors import ModelLoadError, TtaPandaError
+from tta_panda.models import load_model
 
 runner = CliRunner()
 
@@ -68,6 +70,38 @@ def test_sheet_and_benchmark(tmp_path: Path) -> None:
     speed = rows("corrupt", "--benchmark", "--corruption", "contrast,pixelate")
     assert [row["corruption"] for row in speed["rows"]] == ["contrast", "pixelate", "all of these"]
     assert all(row["32 px: ms"] > 0 and row["224 px: ms"] > 0 for row in speed["rows"])
+
+
+def test_run_on_images_on_disk(tmp_path: Path) -> None:
+    """From clean images to records: cifar10-c that was made here, and a folder of images of several sizes."""
+    try:
+        load_model("mini")
+    except ModelLoadError as error:
+        pytest.skip(f"no mini model: {error}")
+    write_clean_cifar(tmp_path, count=20)
+    make_cifar_c(10, tmp_path, tmp_path, ["fog"], [5])
+    common = ("--method", "clip", "-o", str(tmp_path / "runs"), "--data-root", str(tmp_path))
+    arrays = rows("run", *common, "--data", "cifar10-c", "--corruption", "clean,fog")
+    assert [(row["corruption"], row["samples"]) for row in arrays["rows"]] == [("clean", 20), ("fog", 20)]
+    exact = rows("run", *common, "--data", "cifar10-c", "--corruption", "fog", "--preprocess", "exact")
+    assert exact["skipped"] == 0
+    assert exact["rows"][0]["data_fingerprint"] == "made with seed 0"
+    assert exact["rows"][0]["preprocess"] == "exact"
+
+    for index, name in enumerate(("cat", "cat", "dog")):
+        write_image(tmp_path / "photos" / name / f"{index}.png", 40 + index, 50)
+    common = (*common[:4], "--data-root", str(tmp_path / "photos"), "--data", "folder", "--corruption", "clean")
+    assert rows("run", *common)["rows"][0]["samples"] == 3
+    (tmp_path / "photos" / "list.txt").write_text("cat/0.png\ndog/2\n")
+    listed = rows("run", *common, "--image-list", str(tmp_path / "photos" / "list.txt"))
+    assert listed["rows"][0]["samples"] == 2
+
+    write_image(tmp_path / "flat" / "a.png")
+    (tmp_path / "flat" / "classes.txt").write_text("cat\ndog\n")
+    result = runner.invoke(
+        app, ["run", *common[:4], "--data", "folder", "--data-root", str(tmp_path / "flat"), "--corruption", "clean"]
+    )
+    assert "have no labels" in str(result.exception)
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,20 @@ def test_the_next_run_goes_on(server: Server, tmp_path: Path) -> None:
     assert (tmp_path / "CIFAR-10-C" / "fog.npy").is_file()
 
 
+def test_a_part_that_is_whole_already_is_only_verified(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "CIFAR-10-C.tar.part").write_bytes(CONTENT)
+    download.download("cifar10-c", tmp_path, mirror=server.url)
+    assert server.requests == [f"bytes={len(CONTENT)}-"]
+    assert (tmp_path / "CIFAR-10-C" / "labels.npy").read_bytes() == b"labels"
+
+
+def test_an_archive_from_elsewhere_is_verified_and_unpacked(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "CIFAR-10-C.tar").write_bytes(CONTENT)
+    download.download("cifar10-c", tmp_path, mirror=server.url)
+    assert server.requests == []
+    assert (tmp_path / "CIFAR-10-C").is_dir()
+
+
 def test_a_server_without_ranges_is_asked_for_all(server: Server, tmp_path: Path) -> None:
     server.ranges, server.cuts = False, [4 * PIECE]
     download.download("cifar10-c", tmp_path, mirror=server.url)

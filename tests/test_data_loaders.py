@@ -15,6 +15,7 @@ from PIL import Image
 from tta_panda.data import DATASETS, load_data
 from tta_panda.data.cifar import load_clean
 from tta_panda.data.dataset import UNLABELLED, ImageDataset
+from tta_panda.data.fingerprint import data_fingerprint
 from tta_panda.data.stream import Stream
 from tta_panda.errors import DataError
 
@@ -198,3 +199,18 @@ def test_streams_of_files_and_arrays_agree(tmp_path: Path) -> None:
 def test_every_data_set_says_what_it_is() -> None:
     for name in DATASETS:
         assert DATASETS.get(name).__doc__
+
+
+def test_fingerprints_tell_data_of_one_name_apart(tmp_path: Path) -> None:
+    tree(tmp_path / "a")
+    tree(tmp_path / "b", images=2)
+    first = data_fingerprint("folder", tmp_path / "a", "clean", 0)
+    assert first is not None
+    assert first == data_fingerprint("folder", tmp_path / "a", "clean", 0)
+    assert first != data_fingerprint("folder", tmp_path / "b", "clean", 0)
+    (tmp_path / "a" / "classes.txt").write_text("cat\ndog\n")
+    assert first != data_fingerprint("folder", tmp_path / "a", "clean", 0)
+    write_cifar_c(tmp_path)
+    assert data_fingerprint("cifar10-c", tmp_path, "fog", 5) is None  # published: the name says it all
+    assert data_fingerprint("folder", tmp_path / "a", "fog", 5) is None  # not there
+    assert data_fingerprint("glyphs-c", None, "fog", 5) is None

@@ -69,6 +69,7 @@ class RunRequest:
             limit=self.limit,
             preprocess=self.preprocess,
             image_list=self.image_list,
+            data_root=self.data_root,
             settings=dict(parse_setting(text) for text in self.settings or []),
         )
 

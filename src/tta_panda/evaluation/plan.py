@@ -9,6 +9,7 @@ from typing import Any, get_args
 from tta_panda.data import DATASETS
 from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.dataset import CLEAN
+from tta_panda.data.fingerprint import data_fingerprint
 from tta_panda.data.lists import list_digest, read_image_list
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.evaluation.record import RunConfig
@@ -31,6 +32,7 @@ def plan_runs(
     limit: int | None = None,
     preprocess: str = "batched",
     image_list: Path | None = None,
+    data_root: Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> list[RunConfig]:
     """Configurations domain by domain, so that runs that share data and encoder passes stand together.
@@ -39,24 +41,23 @@ def plan_runs(
     """
     _check(data, batch_size, preprocess)
     options = _options_per_method(methods, settings or {})
-    digest = list_digest(read_image_list(image_list)) if image_list else None
+    shared: dict[str, Any] = {"model": model, "data": data, "batch_size": batch_size, "limit": limit}
+    shared |= {"preprocess": preprocess, "image_list": list_digest(read_image_list(image_list)) if image_list else None}
+    domains = _domains(corruptions, severities)
+    fingerprints = {domain: data_fingerprint(data, data_root, *domain) for domain in domains}
     return [
         RunConfig(
             method=name.base,
             panda=name.panda,
             options=options[str(name)],
-            model=model,
-            data=data,
             corruption=corruption,
             severity=severity,
-            batch_size=batch_size,
             seed=seed,
-            limit=limit,
-            preprocess=preprocess,
-            image_list=digest,
+            data_fingerprint=fingerprints[corruption, severity],
+            **shared,
         )
         for seed in seeds
-        for corruption, severity in _domains(corruptions, severities)
+        for corruption, severity in domains
         for name in dict.fromkeys(parse_method(method) for method in methods)
     ]
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tta_panda.methods import MethodName
 
 FORMAT = 1
-_ADDED_LATER = ("preprocess", "image_list")
+_ADDED_LATER = ("preprocess", "image_list", "data_fingerprint")
 
 
 class RunConfig(BaseModel):
@@ -38,6 +38,8 @@ class RunConfig(BaseModel):
     """How images come to the model's size: as one tensor operation, or one by one with Pillow as open_clip does it."""
     image_list: str | None = None
     """Digest of the list of images that the run was restricted to."""
+    data_fingerprint: str | None = None
+    """What tells the data from others of the same name, where the name does not say it all."""
 
     @property
     def method_name(self) -> MethodName:

@@ -179,6 +179,17 @@ def _by_domain(configs: Iterable[RunConfig]) -> list[list[RunConfig]]:
     """Configurations that read the same stream, together, in the order of their first appearance."""
     domains: dict[tuple[object, ...], list[RunConfig]] = {}
     for c in configs:
-        stream = (c.model, c.data, c.corruption, c.severity, c.limit, c.batch_size, c.seed, c.preprocess, c.image_list)
+        stream = (
+            c.model,
+            c.data,
+            c.corruption,
+            c.severity,
+            c.limit,
+            c.batch_size,
+            c.seed,
+            c.preprocess,
+            c.image_list,
+            c.data_fingerprint,
+        )
         domains.setdefault(stream, []).append(c)
     return list(domains.values())
