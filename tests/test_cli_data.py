@@ -90,10 +90,10 @@ def test_run_on_images_on_disk(tmp_path: Path) -> None:
 
     for index, name in enumerate(("cat", "cat", "dog")):
         write_image(tmp_path / "photos" / name / f"{index}.png", 40 + index, 50)
-    common = (*common[:4], "--data-root", str(tmp_path / "photos"), "--data", "folder", "--corruption", "clean")
-    assert rows("run", *common)["rows"][0]["samples"] == 3
+    photos = (*common[:4], "--data-root", str(tmp_path / "photos"), "--data", "folder", "--corruption", "clean")
+    assert rows("run", *photos)["rows"][0]["samples"] == 3
     (tmp_path / "photos" / "list.txt").write_text("cat/0.png\ndog/2\n")
-    listed = rows("run", *common, "--image-list", str(tmp_path / "photos" / "list.txt"))
+    listed = rows("run", *photos, "--image-list", str(tmp_path / "photos" / "list.txt"))
     assert listed["rows"][0]["samples"] == 2
 
     write_image(tmp_path / "flat" / "a.png")
