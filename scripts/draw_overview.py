@@ -1,6 +1,6 @@
 """Draw the picture of the README: a corrupted batch, its negatives, and what the offset does to the predictions.
 
-    python scripts/draw_overview.py docs/images/overview.png
+python scripts/draw_overview.py docs/images/overview.png
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "reporting": {"evaluation", "methods", "data"},
     "cli": {"panda", "models", "methods", "data", "evaluation", "reporting"},
 }
-COMMON = {"errors", "registry"}
+COMMON = {"errors", "registry", "framing"}
 
 
 def imported_parts(path: Path) -> set[str]:

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from tta_panda import __version__
-from tta_panda.cli import bench, ls, report, run
+from tta_panda.cli import bench, corrupt, data, ls, report, run
 from tta_panda.errors import TtaPandaError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app.command("run")(run.run)
 app.command("bench")(bench.bench)
 app.command("report")(report.report)
 app.command("ls")(ls.ls)
+app.command("corrupt")(corrupt.corrupt)
+app.add_typer(data.app, name="data")
 
 
 def _print_version(value: bool) -> None:

@@ -12,6 +12,7 @@ from tta_panda.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
@@ -43,3 +44,44 @@ def make_console(*, stderr: bool = False) -> Console:
 def print_json(rows: Sequence[dict[str, Any]], **more: Any) -> None:
     """The one JSON document that `--json` promises."""
     typer.echo(json.dumps({"rows": list(rows), **more}, indent=1))
+
+
+def print_rows(console: Console, rows: Sequence[dict[str, Any]]) -> None:
+    """Rows of equal keys as a table."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for header in rows[0] if rows else ():
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        table.add_row(*(_text(value) for value in row.values()))
+    console.print(table)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def make_progress(description: str, total: float | None, *, in_bytes: bool = False) -> Progress:
+    """A bar on stderr with one task, which vanishes when it is done."""
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    middle: tuple[ProgressColumn, ...] = (
+        (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (TaskProgressColumn(),)
+    )
+    columns = (TextColumn("{task.description:30}"), BarColumn(), *middle, TimeRemainingColumn())
+    progress = Progress(*columns, console=make_console(stderr=True), transient=True)
+    progress.add_task(description, total=total)
+    return progress

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import JsonOption, make_console, print_json
+from tta_panda.cli.common import JsonOption, make_console, print_json, print_rows
 from tta_panda.errors import UnknownNameError
 
 Rows = list[dict[str, Any]]
@@ -27,21 +27,11 @@ def ls(
         print_json(rows)
         return
 
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for header in rows[0] if rows else ():
-        table.add_column(header, overflow="fold")
-    for row in rows:
-        table.add_row(*(_text(value) for value in row.values()))
     console = make_console()
-    console.print(table if rows else f"No {kind} match {pattern!r}.")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={item}" for key, item in value.items())
-    return ", ".join(value) if isinstance(value, list) else str(value)
+    if rows:
+        print_rows(console, rows)
+    else:
+        console.print(f"No {kind} match {pattern!r}.")
 
 
 def _methods() -> Rows:

@@ -37,6 +37,12 @@ class RunRequest:
     batch_size: Annotated[int, typer.Option("--batch-size", help="Images per batch.")] = 100
     seed: Annotated[str, typer.Option("--seed", help="Of data order and negatives; several with commas.")] = "0"
     limit: Annotated[int | None, typer.Option("--limit", help="Use only the first so many images.")] = None
+    preprocess: Annotated[
+        str, typer.Option("--preprocess", help="batched: one tensor operation; exact: image by image with Pillow.")
+    ] = "batched"
+    image_list: Annotated[
+        Path | None, typer.Option("--image-list", help="Text file that names the images to use, one per line.")
+    ] = None
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Option of a method or of Panda, as name=value; repeatable.")
     ] = None
@@ -61,6 +67,9 @@ class RunRequest:
             seeds=numbers(self.seed),
             batch_size=self.batch_size,
             limit=self.limit,
+            preprocess=self.preprocess,
+            image_list=self.image_list,
+            data_root=self.data_root,
             settings=dict(parse_setting(text) for text in self.settings or []),
         )
 
@@ -85,7 +94,7 @@ class RunRequest:
                     description = f"{running[0].corruption}: {names}"
                     progress.update(task, description=description, advance=share * len(running))
 
-                return Runner(store, self.data_root, self.device).run(configs, advance), finished
+                return Runner(store, self.data_root, self.device, self.image_list).run(configs, advance), finished
         except KeyboardInterrupt:
             message = f"Interrupted. Finished runs are in {self.output}; the same command goes on from there."
             typer.echo(message, err=True)

@@ -1,9 +1,10 @@
-"""Labelled images in memory or memory-mapped, and what a loader of them looks like."""
+"""What the evaluation needs of labelled images, and the form of it for images that are one array."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,34 +14,80 @@ from tta_panda.errors import DataError, InvalidInputError
 CLEAN = "clean"
 """The domain without corruption; its severity is 0."""
 
+UNLABELLED = -1
+"""The label of an image whose class is not known: it can be predicted, not evaluated."""
+
+Labels = NDArray[Any]  # (N,) integers
+Indices = NDArray[np.int64]
+
+
+class Dataset(Protocol):
+    """N images of one domain (one corruption at one severity, or none) that are read when they are asked for."""
+
+    same_size: ClassVar[bool]
+    """Whether images make a batch as they are; where not, `images_at` has to be told a size."""
+
+    @property
+    def labels(self) -> Labels: ...
+
+    @property
+    def class_names(self) -> tuple[str, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def images_at(self, indices: Indices, fit: int | None = None) -> NDArray[np.uint8]:
+        """Images (B, H, W, 3); with `fit`, each one resized and cropped by Pillow to that many pixels a side."""
+
+    def head(self, limit: int | None) -> Self:
+        """The first `limit` images; all of them for None."""
+
 
 @dataclass(frozen=True)
 class ImageDataset:
-    """N labelled images of one domain: one corruption at one severity, or none."""
+    """Labelled images of one size, as an array in memory or memory-mapped."""
 
-    images: NDArray[np.uint8]  # (N, H, W, 3), possibly a memory map
-    labels: NDArray[Any]  # (N,) integers
+    images: NDArray[np.uint8]  # (N, H, W, 3)
+    labels: Labels
     class_names: tuple[str, ...]
+
+    same_size: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.images.ndim != 4 or self.images.shape[3] != 3 or self.images.dtype != np.uint8:
             found = f"{self.images.dtype} {self.images.shape}"
             raise DataError(f"Images must be a uint8 array of shape (N, H, W, 3), found {found}.")
-        if self.labels.shape != (len(self.images),):
-            raise DataError(f"{len(self.images)} images need as many labels, found the shape {self.labels.shape}.")
-        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.class_names):
-            raise DataError(
-                f"Labels must lie in 0..{len(self.class_names) - 1} for {len(self.class_names)} classes, "
-                f"found {self.labels.min()}..{self.labels.max()}."
-            )
+        check_labels(self.labels, len(self.images), self.class_names)
 
     def __len__(self) -> int:
         return len(self.images)
 
+    def images_at(self, indices: Indices, fit: int | None = None) -> NDArray[np.uint8]:
+        images = np.ascontiguousarray(self.images[indices])
+        if fit is None:
+            return images
+        from PIL import Image
+
+        from tta_panda.data.fit import fit_picture
+
+        return np.stack([np.asarray(fit_picture(Image.fromarray(image), fit)) for image in images])
+
     def head(self, limit: int | None) -> ImageDataset:
-        """The first `limit` images; all of them for None."""
-        if limit is None:
-            return self
-        if limit < 1:
-            raise InvalidInputError(f"limit must be at least 1 image, got {limit}.")
-        return replace(self, images=self.images[:limit], labels=self.labels[:limit])
+        chosen = slice(checked_limit(limit))
+        return replace(self, images=self.images[chosen], labels=self.labels[chosen])
+
+
+def check_labels(labels: Labels, images: int, class_names: Sequence[str]) -> None:
+    """Raise `DataError` unless there is a label for every image, and a class for every label."""
+    if labels.shape != (images,):
+        raise DataError(f"{images} images need as many labels, found the shape {labels.shape}.")
+    if len(labels) and not 0 <= labels.min() <= labels.max() < len(class_names):
+        raise DataError(
+            f"Labels must lie in 0..{len(class_names) - 1} for {len(class_names)} classes, "
+            f"found {labels.min()}..{labels.max()}."
+        )
+
+
+def checked_limit(limit: int | None) -> int | None:
+    if limit is not None and limit < 1:
+        raise InvalidInputError(f"limit must be at least 1 image, got {limit}.")
+    return limit

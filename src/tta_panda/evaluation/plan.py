@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 from tta_panda.data import DATASETS
 from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.dataset import CLEAN
+from tta_panda.data.fingerprint import data_fingerprint
+from tta_panda.data.lists import list_digest, read_image_list
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.evaluation.record import RunConfig
 from tta_panda.methods import parse_method
 from tta_panda.methods.options import default_options, resolve_options
 
 ALL = "all"
+PREPROCESSING: tuple[str, ...] = get_args(RunConfig.model_fields["preprocess"].annotation)
 
 
 def plan_runs(
@@ -26,34 +30,45 @@ def plan_runs(
     seeds: Sequence[int] = (0,),
     batch_size: int = 100,
     limit: int | None = None,
+    preprocess: str = "batched",
+    image_list: Path | None = None,
+    data_root: Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> list[RunConfig]:
     """Configurations domain by domain, so that runs that share data and encoder passes stand together.
 
     A setting goes to every method that has an option of that name; one that no method has is an error.
     """
-    if data not in DATASETS:
-        raise UnknownNameError("data set", data, DATASETS)
-    if batch_size < 1:
-        raise InvalidInputError(f"The batch size must be at least 1, got {batch_size}.")
+    _check(data, batch_size, preprocess)
     options = _options_per_method(methods, settings or {})
+    shared: dict[str, Any] = {"model": model, "data": data, "batch_size": batch_size, "limit": limit}
+    shared |= {"preprocess": preprocess, "image_list": list_digest(read_image_list(image_list)) if image_list else None}
+    domains = _domains(corruptions, severities)
+    fingerprints = {domain: data_fingerprint(data, data_root, *domain) for domain in domains}
     return [
         RunConfig(
             method=name.base,
             panda=name.panda,
             options=options[str(name)],
-            model=model,
-            data=data,
             corruption=corruption,
             severity=severity,
-            batch_size=batch_size,
             seed=seed,
-            limit=limit,
+            data_fingerprint=fingerprints[corruption, severity],
+            **shared,
         )
         for seed in seeds
-        for corruption, severity in _domains(corruptions, severities)
+        for corruption, severity in domains
         for name in dict.fromkeys(parse_method(method) for method in methods)
     ]
+
+
+def _check(data: str, batch_size: int, preprocess: str) -> None:
+    if data not in DATASETS:
+        raise UnknownNameError("data set", data, DATASETS)
+    if batch_size < 1:
+        raise InvalidInputError(f"The batch size must be at least 1, got {batch_size}.")
+    if preprocess not in PREPROCESSING:
+        raise UnknownNameError("preprocessing", preprocess, PREPROCESSING)
 
 
 def _domains(corruptions: Sequence[str], severities: Sequence[int]) -> list[tuple[str, int]]:

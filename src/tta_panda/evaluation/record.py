@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 from importlib import metadata
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -33,6 +33,12 @@ class RunConfig(BaseModel):
     batch_size: int
     seed: int
     limit: int | None = None
+    preprocess: Literal["batched", "exact"] = "batched"
+    """How images come to the model's size: as one tensor operation, or one by one with Pillow as open_clip does it."""
+    image_list: str | None = None
+    """Digest of the list of images that the run was restricted to."""
+    data_fingerprint: str | None = None
+    """What tells the data from others of the same name, where the name does not say it all."""
 
     @property
     def method_name(self) -> MethodName:

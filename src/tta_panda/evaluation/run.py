@@ -10,8 +10,9 @@ from pathlib import Path
 from torch import Tensor
 
 from tta_panda.data import load_data
-from tta_panda.data.dataset import ImageDataset
+from tta_panda.data.dataset import UNLABELLED, Dataset
 from tta_panda.data.stream import Stream
+from tta_panda.errors import DataError
 from tta_panda.evaluation.metrics import Tally
 from tta_panda.evaluation.record import RunConfig, RunRecord, describe_environment
 from tta_panda.evaluation.store import RunStore
@@ -97,10 +98,13 @@ def shared_passes(methods: Iterable[Method]) -> list[list[int]]:
 class Runner:
     """Makes the records of configurations that the store does not hold, sharing what they have in common."""
 
-    def __init__(self, store: RunStore, data_root: Path | None = None, device: str = "cpu"):
+    def __init__(
+        self, store: RunStore, data_root: Path | None = None, device: str = "cpu", image_list: Path | None = None
+    ):
         self.store = store
         self.data_root = data_root
         self.device = device
+        self.image_list = image_list
         self._models: dict[str, VisionLanguageModel] = {}
         self._classifiers: dict[tuple[str, tuple[str, ...]], ZeroShotClassifier] = {}
 
@@ -115,9 +119,11 @@ class Runner:
 
     def _run_domain(self, configs: Sequence[RunConfig], advance: Advance) -> Iterable[RunRecord]:
         first = configs[0]
-        dataset = load_data(first.data, first.corruption, first.severity, root=self.data_root, limit=first.limit)
+        dataset = self._data(first)
         classifier = self._classifier(first.model, dataset)
-        stream = Stream(dataset, first.batch_size, first.seed)
+        one_by_one = first.preprocess == "exact" or not dataset.same_size
+        fit = classifier.model.image_size if one_by_one else None
+        stream = Stream(dataset, first.batch_size, first.seed, fit)
         methods = [build_method(c.method_name, classifier, c.options, c.seed) for c in configs]
         for group in shared_passes(methods):
             members = [configs[i] for i in group]
@@ -127,7 +133,23 @@ class Runner:
                 self.store.save(record)
                 yield record
 
-    def _classifier(self, model: str, dataset: ImageDataset) -> ZeroShotClassifier:
+    def _data(self, config: RunConfig) -> Dataset:
+        dataset = load_data(
+            config.data,
+            config.corruption,
+            config.severity,
+            root=self.data_root,
+            limit=config.limit,
+            image_list=self.image_list if config.image_list else None,
+        )
+        if (dataset.labels == UNLABELLED).any():
+            raise DataError(
+                f"The images in {self.data_root} have no labels, so no accuracy can be measured on them. Sort them "
+                "into one sub-folder per class."
+            )
+        return dataset
+
+    def _classifier(self, model: str, dataset: Dataset) -> ZeroShotClassifier:
         if model not in self._models:
             self._models[model] = load_model(model, device=self.device)
         key = (model, dataset.class_names)
@@ -135,7 +157,7 @@ class Runner:
             self._classifiers[key] = ZeroShotClassifier(self._models[model], dataset.class_names)
         return self._classifiers[key]
 
-    def _record(self, config: RunConfig, evaluation: Evaluation, dataset: ImageDataset) -> RunRecord:
+    def _record(self, config: RunConfig, evaluation: Evaluation, dataset: Dataset) -> RunRecord:
         tally, betas = evaluation.tally, evaluation.betas
         return RunRecord(
             config=config,
@@ -157,6 +179,5 @@ def _by_domain(configs: Iterable[RunConfig]) -> list[list[RunConfig]]:
     """Configurations that read the same stream, together, in the order of their first appearance."""
     domains: dict[tuple[object, ...], list[RunConfig]] = {}
     for c in configs:
-        stream = (c.model, c.data, c.corruption, c.severity, c.limit, c.batch_size, c.seed)
-        domains.setdefault(stream, []).append(c)
+        domains.setdefault(tuple(c.model_dump(exclude={"method", "panda", "options"}).values()), []).append(c)
     return list(domains.values())

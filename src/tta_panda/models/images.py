@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError
+from tta_panda.framing import centre_offset, fitted_sides
 
 _SLACK = 0.5
 """Resampling overshoots [0, 1] a little; more than this means another range (0-255, or normalised already)."""
@@ -54,12 +55,11 @@ def fit_images(images: Tensor, size: int) -> Tensor:
     if (height, width) == (size, size):
         return images
     if min(height, width) != size:
-        scale = size / min(height, width)
-        new_height, new_width = max(size, round(height * scale)), max(size, round(width * scale))
+        new_width, new_height = fitted_sides(width, height, size)
         # One direction after the other, clipped in between, as PIL does it: bicubic overshoots at sharp edges.
         images = _resize(_resize(images, (height, new_width)), (new_height, new_width))
         height, width = new_height, new_width
-    top, left = (height - size) // 2, (width - size) // 2
+    top, left = centre_offset(height, size), centre_offset(width, size)
     return images[..., top : top + size, left : left + size]
 
 

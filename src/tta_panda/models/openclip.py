@@ -90,7 +90,8 @@ def load_open_clip(name: str, pretrained: str | None, device: str = "cpu") -> Op
     else:
         quick_gelu = _tag_uses_quick_gelu(name, pretrained)
         weights = pretrained
-    with _explained(name, pretrained), _quiet():
+    with _explained(name, pretrained), _quiet(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # random weights are the same ones every time
         clip = open_clip.create_model(
             name, pretrained=weights, device=device, force_quick_gelu=quick_gelu, pretrained_text=False
         )

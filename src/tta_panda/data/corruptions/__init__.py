@@ -29,7 +29,16 @@ if TYPE_CHECKING:
     from tta_panda.data.corruptions.arrays import Corruption
     from tta_panda.data.corruptions.frost import FrostTextures
 
-__all__ = ["CORRUPTIONS", "EXTRA_CORRUPTIONS", "GROUPS", "corrupt", "corrupt_batch", "image_rng", "load_frost_textures"]
+__all__ = [
+    "CORRUPTIONS",
+    "EXTRA_CORRUPTIONS",
+    "GROUPS",
+    "corrupt",
+    "corrupt_batch",
+    "expand_corruptions",
+    "image_rng",
+    "load_frost_textures",
+]
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
@@ -101,6 +110,18 @@ def image_rng(seed: int, name: str, severity: int, index: int) -> np.random.Gene
     return np.random.default_rng((int(seed), zlib.crc32(name.encode()), int(severity), int(index)))
 
 
+def expand_corruptions(names: Sequence[str], severities: Sequence[int] = ()) -> tuple[str, ...]:
+    """Corruptions by name, each once; `all` stands for the fifteen. Raises for names and severities there are not."""
+    for severity in severities:
+        _check_severity(severity)
+    known = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
+    expanded = [one for name in names for one in (CORRUPTIONS if name == "all" else (name,))]
+    for name in expanded:
+        if name not in known:
+            raise UnknownNameError("corruption", name, ("all", *known))
+    return tuple(dict.fromkeys(expanded))
+
+
 def load_frost_textures(folder: str | Path) -> FrostTextures:
     """Read a folder of frost photographs, for `frost_textures=`."""
     from tta_panda.data.corruptions.frost import load_frost_textures as load
@@ -115,14 +136,18 @@ def _resolve(
     from tta_panda.data.corruptions.severity import PARAMETER_SETS
 
     function = _REGISTRY.get(name)
-    if severity not in range(1, 6):
-        raise InvalidInputError(f"severity is {severity!r}; expected a whole number from 1 to 5, e.g. severity=5.")
+    _check_severity(severity)
     if parameters is None:
         parameters = "cifar" if min(images.shape[-3:-1]) <= _LARGEST_SMALL_SIDE else "imagenet"
     if parameters not in PARAMETER_SETS:
         raise UnknownNameError("parameter set", str(parameters), PARAMETER_SETS)
     options = {"textures": frost_textures} if name == "frost" else {}
     return functools.partial(function, values=PARAMETER_SETS[parameters][name][int(severity) - 1], **options)
+
+
+def _check_severity(severity: int) -> None:
+    if severity not in range(1, 6):
+        raise InvalidInputError(f"severity is {severity!r}; expected a whole number from 1 to 5, e.g. severity=5.")
 
 
 def _check_images(images: Images, shape: str) -> None:

@@ -1,0 +1,53 @@
+"""Draw the contact sheets of the documentation, from pictures that are themselves drawn."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tta_panda.data.corruptions import CORRUPTIONS
+from tta_panda.data.glyphs.render import draw_background, place_symbol, to_uint8
+from tta_panda.data.sheet import draw_sheet
+
+# name, scale, place of the middle from the picture's middle, both as shares of its side
+SCENE = (
+    ("umbrella", 0.55, (-0.2, -0.12)),
+    ("snowman", 0.45, (0.24, 0.22)),
+    ("airplane", 0.32, (0.27, -0.3)),
+    ("anchor", 0.28, (-0.3, 0.32)),
+    ("snowflake", 0.16, (0.02, -0.4)),
+)
+
+
+def draw_scene(size: int, seed: int) -> NDArray[np.uint8]:
+    """A few things in front of a cloudy background with some texture."""
+    rng = np.random.default_rng(seed)
+    canvas = draw_background(rng, size, kind="cloudy")
+    canvas = 0.5 * canvas + 0.2 * draw_background(rng, size, kind="striped")  # dim, for snow and light to show
+    for name, scale, centre in SCENE:
+        place_symbol(canvas, name, rng, scale, np.array(centre))
+    return to_uint8(np.clip(canvas, 0, 1).astype(np.float32))
+
+
+def draw_single(size: int, seed: int) -> NDArray[np.uint8]:
+    rng = np.random.default_rng(seed)
+    canvas = draw_background(rng, size, kind="cloudy")
+    place_symbol(canvas, "airplane", rng, 0.9, np.zeros(2))
+    return to_uint8(canvas)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("docs/images"))
+    folder: Path = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    draw_sheet(draw_single(32, seed=24), CORRUPTIONS).save(folder / "corruptions-32.png", optimize=True)
+    # Noise makes a large PNG, so this one is a JPEG of high quality.
+    draw_sheet(draw_scene(224, seed=15), CORRUPTIONS).save(folder / "corruptions-224.jpg", quality=80)
+
+
+if __name__ == "__main__":
+    main()

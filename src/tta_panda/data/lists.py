@@ -1,0 +1,54 @@
+"""A text file that names some images of a data set, such as the 5,000 of ImageNet that many papers evaluate on."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from tta_panda.data.files import ImageFiles
+from tta_panda.errors import DataError
+
+
+def read_image_list(path: Path) -> list[str]:
+    """One name per line: `n01440764/ILSVRC2012_val_00000293.JPEG`, or without the folder, or without the suffix."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"Cannot read the image list {path} ({error}); expected a text file, one name per line."
+        ) from error
+    names = [_name(line.strip()) for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if not names:
+        raise DataError(f"The image list {path} names no image; expected one file name per line.")
+    return sorted(set(names))
+
+
+def list_digest(names: list[str]) -> str:
+    """Short and the same on every machine, for records: it is the list that decides the numbers, not where it lies."""
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
+
+
+def select_listed(files: ImageFiles, names: list[str]) -> ImageFiles:
+    """The images that a list names, in the order of the data set."""
+    wanted = set(names)
+    found: dict[str, int] = {}
+    for index, path in enumerate(files.paths):
+        for name in (f"{path.parent.name}/{path.stem}", path.stem):
+            if name in wanted:
+                found.setdefault(name, index)
+    absent = sorted(wanted - found.keys())
+    if absent:
+        raise DataError(
+            f"{len(absent)} of the {len(wanted)} listed images are not in {files.paths[0].parent.parent}: "
+            f"{', '.join(absent[:3])}{' ...' if len(absent) > 3 else ''}."
+        )
+    return files.select(np.array(sorted(set(found.values())), dtype=np.int64))
+
+
+def _name(line: str) -> str:
+    """The last folder and the file's stem: lists agree on no more than that."""
+    path = PurePosixPath(line.split()[0])  # some lists carry a label after the name
+    stem = path.stem if path.suffix.lower() in (".jpeg", ".jpg", ".png") else path.name
+    return f"{path.parent.name}/{stem}" if path.parent.name else stem

@@ -1,0 +1,103 @@
+"""Corrupting folders: every image, the same bytes however many workers, broken ones left out; and contact sheets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_files import random_images, write_image
+from PIL import Image
+
+from tta_panda.data.corrupt_folder import corrupt_folder
+from tta_panda.data.files import read_image
+from tta_panda.data.sheet import draw_sheet, read_for_sheet
+from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    root = tmp_path / "in"
+    for number, name in enumerate(("top.png", "a/one.jpg", "a/deep/two.PNG", "b/three.webp")):
+        write_image(root / name, 40 + number, 50, seed=number)
+    (root / "notes.txt").write_text("no image")
+    return root
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def test_tree_and_bytes_are_the_same_for_any_number_of_workers(images: Path, tmp_path: Path) -> None:
+    done, broken = corrupt_folder(images, tmp_path / "one", ["fog", "gaussian_noise"], [3, 5])
+    assert (done, broken) == (4, [])
+    made = files(tmp_path / "one")
+    names = ("top.png", "a/one.jpg", "a/deep/two.PNG", "b/three.webp")
+    assert set(made) == {f"{c}/{s}/{n}" for c in ("fog", "gaussian_noise") for s in (3, 5) for n in names}
+    corrupt_folder(images, tmp_path / "two", ["gaussian_noise", "fog"], [5, 3], workers=2)
+    assert files(tmp_path / "two") == made
+    corrupt_folder(images, tmp_path / "other", ["fog"], [3], seed=1)
+    assert files(tmp_path / "other")["fog/3/top.png"] != made["fog/3/top.png"]
+    assert read_image(tmp_path / "one" / "fog" / "3" / "a" / "one.jpg").shape == (41, 50, 3)
+
+
+def test_other_images_change_nothing(images: Path, tmp_path: Path) -> None:
+    corrupt_folder(images, tmp_path / "before", ["snow"], [5])
+    write_image(images / "a" / "additional.png", 40, 40)
+    corrupt_folder(images, tmp_path / "after", ["snow"], [5])
+    before, after = files(tmp_path / "before"), files(tmp_path / "after")
+    assert {name: after[name] for name in before} == before
+    assert len(after) == len(before) + 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_broken_images_cost_only_themselves(images: Path, tmp_path: Path, workers: int) -> None:
+    (images / "a" / "broken.png").write_bytes((images / "top.png").read_bytes()[:200])
+    (images / "a" / "text.jpg").write_text("not an image")
+    write_image(images / "tiny.png", 4, 4)
+    done, broken = corrupt_folder(images, tmp_path / "out", ["contrast"], [5], workers=workers)
+    assert done == 4
+    assert [one.image for one in broken] == ["a/broken.png", "a/text.jpg", "tiny.png"]
+    assert "Cannot read the image" in broken[0].error
+    assert "at least 8 x 8" in broken[2].error
+    assert len(files(tmp_path / "out")) == 4
+
+
+def test_results_inside_the_source_are_not_corrupted_again(images: Path) -> None:
+    for _ in range(2):
+        done, _broken = corrupt_folder(images, images / "out", ["contrast"], [5])
+        assert done == 4
+
+
+def test_wrong_requests_are_explained(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="There is no folder"):
+        corrupt_folder(tmp_path / "absent", tmp_path / "out", ["fog"], [5])
+    with pytest.raises(InvalidInputError, match="same folder"):
+        corrupt_folder(images, images, ["fog"], [5])
+    with pytest.raises(UnknownNameError, match="fog"):
+        corrupt_folder(images, tmp_path / "out", ["frog"], [5])
+    with pytest.raises(InvalidInputError, match="at least 1"):
+        corrupt_folder(images, tmp_path / "out", ["fog"], [5], workers=0)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no images"):
+        corrupt_folder(tmp_path / "empty", tmp_path / "out", ["fog"], [5])
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DataError, match="Cannot write to"):
+        corrupt_folder(images, tmp_path / "file", ["fog"], [5])
+
+
+def test_sheet_shows_every_corruption_at_every_severity(tmp_path: Path) -> None:
+    image = random_images(1)[0]
+    sheet = draw_sheet(image, ["contrast", "brightness"], [1, 5])
+    single = draw_sheet(image, ["contrast"], [1])
+    assert sheet.width - single.width == 100  # a column: 32 px three times as large, and a gap
+    assert sheet.height - single.height == 100
+    tile = np.asarray(sheet.crop((130, 26, 226, 122)).resize((32, 32), Image.Resampling.NEAREST))
+    assert np.array_equal(tile, image)
+
+
+def test_large_images_are_brought_to_the_size_of_imagenet_c(tmp_path: Path) -> None:
+    assert read_for_sheet(write_image(tmp_path / "large.png", 300, 400)).shape == (224, 224, 3)
+    assert read_for_sheet(write_image(tmp_path / "small.png", 30, 40)).shape == (30, 40, 3)
+    with pytest.raises(DataError, match="--sheet"):
+        read_for_sheet(tmp_path / "absent.png")
