@@ -16,7 +16,7 @@ from torch import Tensor
 from tta_panda import CLIP, Panda, Stream, ZeroShotClassifier, load_data, load_model
 from tta_panda.reporting.plots import PANDA_COLOUR, PLAIN_COLOUR, REFERENCE_COLOUR
 
-CORRUPTION = "gaussian_noise"
+DATA, CORRUPTION = "glyphs-val-c", "gaussian_noise"
 
 
 def show_images(axes: Axes, images: Tensor, columns: int, title: str) -> None:
@@ -29,8 +29,8 @@ def show_images(axes: Axes, images: Tensor, columns: int, title: str) -> None:
 
 
 def main(path: str) -> None:
-    classifier = ZeroShotClassifier(load_model("mini"), load_data("glyphs-c", limit=1).class_names)
-    images, labels = next(iter(Stream(load_data("glyphs-c", CORRUPTION, 5), 100, seed=0)))
+    classifier = ZeroShotClassifier(load_model("mini"), load_data(DATA, limit=1).class_names)
+    images, labels = next(iter(Stream(load_data(DATA, CORRUPTION, 5), 100, seed=0)))
     plain, panda = CLIP(classifier), CLIP(classifier, debias=Panda())
     batch = panda.features.draw(images)
     assert batch.negatives is not None
@@ -57,15 +57,9 @@ def main(path: str) -> None:
         accuracy = float((predicted == labels).float().mean())
         counts = torch.bincount(predicted, minlength=len(names)).numpy()
         bottom.bar(places + shift, counts, 0.4, color=colour, label=f"{label}, {accuracy:.0%} right")
-    bottom.step(
-        np.append(places, len(names)) - 0.5,
-        np.append(torch.bincount(labels, minlength=len(names)).numpy(), 0),
-        where="post",
-        color=REFERENCE_COLOUR,
-        linestyle="--",
-        linewidth=0.8,
-        label="labels",
-    )
+    occurring = torch.bincount(labels, minlength=len(names)).numpy()
+    edges = np.arange(len(names) + 1) - 0.5
+    bottom.stairs(occurring, edges, color=REFERENCE_COLOUR, linestyle="--", linewidth=0.8, label="labels")
     bottom.set_title("predictions without and with it subtracted", loc="left", fontsize=10)
     bottom.legend(frameon=False, fontsize=8)
     for axes in (top, bottom):
