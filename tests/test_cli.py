@@ -167,6 +167,7 @@ def test_ls_lists_by_kind(succeeded, kind, name):
         (["run", "--method", "clip", "--device", "warp", "--limit", "5"], "warp"),
         (["report", "nowhere"], "no folder nowhere"),
         (["ls", "methds"], "Did you mean 'methods'"),
+        (["run", "--method", "clip", "--seed", "-1"], "not be negative"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -207,3 +208,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path):
     finished = list(tmp_path.glob("*.json"))
     assert finished
     assert all(json.loads(path.read_text())["samples"] == 1000 for path in finished)
+
+
+def test_brackets_in_what_a_user_types_are_printed(succeeded):
+    assert "[/a]" in succeeded("ls", "corruptions", "[/a]")

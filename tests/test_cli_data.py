@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from tta_panda.cli import app
 from tta_panda.data.make import make_cifar_c
-from tta_panda.errors import ModelLoadError, TtaPandaError
-from tta_panda.models import load_model
+from tta_panda.errors import TtaPandaError
 
 runner = CliRunner()
 
@@ -62,6 +61,27 @@ def test_corrupt_reports_broken_images(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "fog" / "5" / "good.png").is_file()
 
 
+def test_corrupt_by_workers_names_the_real_error(tmp_path: Path) -> None:
+    write_image(tmp_path / "in" / "a.png", 40, 40)
+    command = ["corrupt", str(tmp_path / "in"), str(tmp_path / "out"), "--parameters", "cfar", "--workers", "2"]
+    assert "Did you mean 'cifar'" in str(runner.invoke(app, command).exception)
+
+
+def test_download_goes_to_data_and_says_how_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tta_panda.data.download.ResumingDownloader.__call__", offline)
+    result = runner.invoke(app, ["data", "download", "cifar10-c", "--json"])
+    assert "Cannot fetch" in str(result.exception)
+    assert "Fetching CIFAR-10-C.tar (2.9 GB) into data" in result.stderr
+    assert result.stdout == ""
+
+
+def offline(*_: object, **__: object) -> None:
+    import requests
+
+    raise requests.ConnectionError("offline")
+
+
 def test_sheet_and_benchmark(tmp_path: Path) -> None:
     image = write_image(tmp_path / "a.png", 32, 32)
     document = rows("corrupt", "--sheet", str(tmp_path / "sheet.png"), str(image), "--corruption", "fog,contrast")
@@ -74,10 +94,6 @@ def test_sheet_and_benchmark(tmp_path: Path) -> None:
 
 def test_run_on_images_on_disk(tmp_path: Path) -> None:
     """From clean images to records: cifar10-c that was made here, and a folder of images of several sizes."""
-    try:
-        load_model("mini")
-    except ModelLoadError as error:
-        pytest.skip(f"no mini model: {error}")
     write_clean_cifar(tmp_path, count=20)
     make_cifar_c(10, tmp_path, tmp_path, ["fog"], [5])
     common = ("--method", "clip", "-o", str(tmp_path / "runs"), "--data-root", str(tmp_path))

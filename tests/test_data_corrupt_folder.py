@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,8 @@ from PIL import Image
 from tta_panda.data.corrupt_folder import corrupt_folder
 from tta_panda.data.files import read_image
 from tta_panda.data.sheet import draw_sheet, read_for_sheet
-from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
+from tta_panda.data.workers import worker_pool
+from tta_panda.errors import DataError, InvalidInputError, TtaPandaError, UnknownNameError
 
 
 @pytest.fixture
@@ -84,6 +87,49 @@ def test_wrong_requests_are_explained(images: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DataError, match="Cannot write to"):
         corrupt_folder(images, tmp_path / "file", ["fog"], [5])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_wrong_for_all_images_is_noticed_before_workers_start(
+    images: Path, tmp_path: Path, workers: int
+) -> None:
+    with pytest.raises(UnknownNameError, match=r"Unknown parameter set 'cfar'\. Did you mean 'cifar'"):
+        corrupt_folder(images, tmp_path / "out", ["fog"], [5], parameters="cfar", workers=workers)
+    with pytest.raises(DataError, match="Frost photographs: no image files in"):
+        corrupt_folder(images, tmp_path / "out", ["frost"], [5], frost=tmp_path / "absent", workers=workers)
+    assert not (tmp_path / "out").exists()
+
+
+def test_photographs_of_frost_reach_the_workers(images: Path, tmp_path: Path) -> None:
+    photo = write_image(tmp_path / "photos" / "frost.png", 60, 60).parent
+    for workers in (1, 2):
+        corrupt_folder(images, tmp_path / str(workers), ["frost"], [5], frost=photo, workers=workers)
+    corrupt_folder(images, tmp_path / "generated", ["frost"], [5])
+    assert files(tmp_path / "1") == files(tmp_path / "2")
+    assert files(tmp_path / "1")["frost/5/top.png"] != files(tmp_path / "generated")["frost/5/top.png"]
+
+
+def fail(name: str) -> None:
+    raise UnknownNameError("corruption", name, ["fog"])
+
+
+def test_errors_of_workers_arrive_as_they_are() -> None:
+    with worker_pool(2) as pool_map, pytest.raises(UnknownNameError, match=r"corruption 'frog'\. Did you mean 'fog'"):
+        list(pool_map(fail, ["frog"]))
+
+
+def everything_below(kind: type[TtaPandaError]) -> Iterator[type[TtaPandaError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from everything_below(child)
+
+
+@pytest.mark.parametrize("kind", everything_below(TtaPandaError), ids=lambda kind: kind.__name__)
+def test_errors_survive_being_pickled(kind: type[TtaPandaError]) -> None:
+    error = kind("corruption", "frog", ["fog"]) if issubclass(kind, UnknownNameError) else kind("a message")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert (str(copy), vars(copy)) == (str(error), vars(error))
 
 
 def test_sheet_shows_every_corruption_at_every_severity(tmp_path: Path) -> None:

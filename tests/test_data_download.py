@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
+import os
 import tarfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
+from data_files import write_clean_cifar
 
 from tta_panda.data import archives, download
-from tta_panda.data.archives import Archive
+from tta_panda.data.corruptions import CORRUPTIONS
+from tta_panda.data.make import make_cifar_c
 from tta_panda.errors import DataError, UnknownNameError
 
 
@@ -32,15 +37,21 @@ def tar(members: dict[str, bytes], links: dict[str, str] | None = None) -> bytes
 
 
 PIECE = 1 << 16  # answers are written in pieces of this size
-CONTENT = tar({"CIFAR-10-C/labels.npy": b"labels", "CIFAR-10-C/fog.npy": bytes(range(256)) * 4000})
+FOG = bytes(range(256)) * 4000
+FILES = {
+    "CIFAR-10-C/labels.npy": b"labels",
+    **{f"CIFAR-10-C/{name}.npy": FOG if name == "fog" else name.encode() for name in CORRUPTIONS},
+}
+CONTENT = tar(FILES)
 
 
 class Server:
-    """Serves one file; `cuts` says after how many bytes successive answers break off."""
+    """Serves one file; `cuts` says after how many bytes successive answers break off, `refusals` with what status."""
 
     def __init__(self) -> None:
         self.content = CONTENT
         self.cuts: list[int] = []
+        self.refusals: list[int] = []
         self.ranges = True
         self.requests: list[str | None] = []
         owner = self
@@ -49,6 +60,9 @@ class Server:
             def do_GET(self) -> None:
                 asked = self.headers.get("Range")
                 owner.requests.append(asked)
+                if owner.refusals:
+                    self.send_error(owner.refusals.pop(0))
+                    return
                 first = int(asked.removeprefix("bytes=").rstrip("-")) if asked and owner.ranges else 0
                 if first >= len(owner.content):
                     self.send_error(416)
@@ -66,6 +80,14 @@ class Server:
         self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
 
 
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that a test would have waited."""
+    waited: list[float] = []
+    monkeypatch.setattr("tta_panda.data.download.sleep", waited.append)
+    return waited
+
+
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     served = Server()
@@ -81,20 +103,27 @@ def offer(monkeypatch: pytest.MonkeyPatch, server: Server, content: bytes) -> No
     """Serve an archive, and have it count as the published one."""
     server.content = content
     published = archives.ARCHIVES["cifar10-c"][0]
-    known = Archive(published.url, hashlib.md5(content).hexdigest(), "", "", ("CIFAR-10-C",))
+    known = published._replace(md5=hashlib.md5(content).hexdigest())
     monkeypatch.setitem(archives.ARCHIVES, "cifar10-c", (known,))
 
 
 def test_fetches_verifies_and_unpacks(server: Server, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int | None]] = []
+    said: list[str] = []
     rows = download.download(
-        "cifar10-c", tmp_path, mirror=server.url, progress=lambda what, done, total: seen.append((what, done, total))
+        "cifar10-c",
+        tmp_path,
+        mirror=server.url,
+        announce=said.append,
+        progress=lambda what, done, total: seen.append((what, done, total)),
     )
+    assert said == [f"Fetching CIFAR-10-C.tar (2.9 GB) into {tmp_path}"]
     assert [row["status"] for row in rows] == ["fetched"]
-    assert (tmp_path / "CIFAR-10-C" / "fog.npy").read_bytes() == bytes(range(256)) * 4000
+    assert (tmp_path / "CIFAR-10-C" / "fog.npy").read_bytes() == FOG
     assert [path.name for path in tmp_path.iterdir()] == ["CIFAR-10-C"]  # neither archive nor leftovers
     assert ("fetching CIFAR-10-C.tar", len(CONTENT), len(CONTENT)) in seen
-    again = download.download("cifar10-c", tmp_path, mirror=server.url)
+    again = download.download("cifar10-c", tmp_path, mirror=server.url, announce=said.append)
+    assert len(said) == 1
     assert [row["status"] for row in again] == ["there already"]
     assert len(server.requests) == 1
 
@@ -135,7 +164,7 @@ def test_an_archive_from_elsewhere_is_verified_and_unpacked(server: Server, tmp_
 def test_a_server_without_ranges_is_asked_for_all(server: Server, tmp_path: Path) -> None:
     server.ranges, server.cuts = False, [4 * PIECE]
     download.download("cifar10-c", tmp_path, mirror=server.url)
-    assert (tmp_path / "CIFAR-10-C" / "fog.npy").read_bytes() == bytes(range(256)) * 4000
+    assert (tmp_path / "CIFAR-10-C" / "fog.npy").read_bytes() == FOG
 
 
 def test_a_wrong_file_is_refused_and_not_kept(server: Server, tmp_path: Path) -> None:
@@ -146,6 +175,72 @@ def test_a_wrong_file_is_refused_and_not_kept(server: Server, tmp_path: Path) ->
     server.content = CONTENT
     download.download("cifar10-c", tmp_path, mirror=server.url)
     assert (tmp_path / "CIFAR-10-C").is_dir()
+
+
+@pytest.mark.parametrize(
+    "there",
+    [[], ["CIFAR-10-C/"], ["CIFAR-10-C/labels.npy", "CIFAR-10-C/fog.npy"], ["backup/CIFAR-10-C/"]],
+    ids=["nothing", "empty", "partial", "elsewhere"],
+)
+def test_what_is_not_whole_is_fetched(server: Server, tmp_path: Path, there: list[str]) -> None:
+    for name in there:
+        if name.endswith("/"):
+            (tmp_path / name).mkdir(parents=True)
+        else:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_bytes(FILES[name])
+    assert download.download("cifar10-c", tmp_path, mirror=server.url)[0]["status"] == "fetched"
+    assert {name: (tmp_path / name).read_bytes() for name in FILES} == FILES
+
+
+def test_files_that_differ_are_neither_kept_nor_overwritten(server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "CIFAR-10-C"
+    folder.mkdir()
+    (folder / "fog.npy").write_bytes(FOG[:100])
+    with pytest.raises(DataError, match=r"differ from those in CIFAR-10-C\.tar: CIFAR-10-C/fog\.npy\..*Delete them"):
+        download.download("cifar10-c", tmp_path, mirror=server.url)
+    assert [path.name for path in folder.iterdir()] == ["fog.npy"]
+    (folder / "fog.npy").unlink()
+    download.download("cifar10-c", tmp_path, mirror=server.url)
+    assert (folder / "fog.npy").read_bytes() == FOG
+    assert len(server.requests) == 1  # the archive was kept
+
+
+@pytest.mark.parametrize("corruptions", [["fog"], ["all"]])
+def test_made_files_are_not_taken_for_published_ones(server: Server, tmp_path: Path, corruptions: list[str]) -> None:
+    write_clean_cifar(tmp_path, count=10)
+    make_cifar_c(10, tmp_path, tmp_path, corruptions, [5])
+    with pytest.raises(DataError, match=r"data make made .*tta-panda data download cifar10-c --to OTHER"):
+        download.download("cifar10-c", tmp_path, mirror=server.url)
+    assert server.requests == []
+    assert np.load(tmp_path / "CIFAR-10-C" / "fog.npy").shape == (50, 32, 32, 3)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_server_is_asked_again_after_growing_pauses(
+    server: Server, tmp_path: Path, pauses: list[float], status: int
+) -> None:
+    server.refusals = [status, status, status]
+    download.download("cifar10-c", tmp_path, mirror=server.url)
+    assert len(server.requests) == 4
+    assert pauses == [1, 2, 4]
+    server.refusals = [404]
+    with pytest.raises(DataError, match="404"):
+        download.download("cifar10-c", tmp_path / "other", mirror=server.url)
+    assert len(server.requests) == 5
+
+
+def test_a_full_disk_is_explained(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tarfile.TarFile, "makefile", full)
+        with pytest.raises(DataError, match=r"No space left.*It needs about .* GB there, and .* GB are free"):
+            download.download("cifar10-c", tmp_path, mirror=server.url)
+    assert [path.name for path in tmp_path.iterdir()] == ["CIFAR-10-C.tar"]
+    download.download("cifar10-c", tmp_path, mirror=server.url)
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -172,7 +267,7 @@ def test_archives_of_something_else_are_refused(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer(monkeypatch, server, tar({"README": b""}))
-    with pytest.raises(DataError, match="should hold CIFAR-10-C; found README"):
+    with pytest.raises(DataError, match=r"should hold CIFAR-10-C/labels\.npy, .* and 11 more; found README"):
         download.download("cifar10-c", tmp_path, mirror=server.url)
     offer(monkeypatch, server, b"no archive at all" * 100)
     with pytest.raises(DataError, match="cannot be unpacked"):
@@ -192,12 +287,20 @@ def test_errors_of_the_server_and_the_user(server: Server, tmp_path: Path) -> No
 
 def test_parts_of_imagenet_c(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur")
-    server.content = tar({f"{name}/5/n01440764/a.JPEG": b"image" for name in names})
+    severities = range(1, 6)
+    server.content = tar({f"{name}/{severity}/n01440764/a.JPEG": b"image" for name in names for severity in severities})
     blur = archives.ARCHIVES["imagenet-c"][1]
     known = blur._replace(md5=hashlib.md5(server.content).hexdigest())
     monkeypatch.setitem(archives.ARCHIVES, "imagenet-c", (archives.ARCHIVES["imagenet-c"][0], known))
     download.download("imagenet-c", tmp_path, parts=("blur",), mirror=server.url)
-    assert {path.name for path in (tmp_path / "ImageNet-C").iterdir()} == set(names)
+    folder = tmp_path / "ImageNet-C"
+    assert {path.name for path in folder.iterdir()} == set(names)
+    (folder / "blur").mkdir()
+    (folder / "zoom_blur").rename(folder / "blur" / "zoom_blur")  # as the loader finds it, too
+    assert download.download("imagenet-c", tmp_path, parts=("blur",), mirror=server.url)[0]["status"] == "there already"
+    (folder / "blur").rename(folder / "backup")
+    download.download("imagenet-c", tmp_path, parts=("blur",), mirror=server.url)
+    assert {path.name for path in folder.iterdir()} == {*names, "backup"}
 
 
 def test_published_archives_are_well_formed() -> None:

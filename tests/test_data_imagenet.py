@@ -55,6 +55,8 @@ def test_imagenet_folders(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="no data set of image files"):
         load_data("glyphs-c", image_list=names)
 
+    with pytest.raises(DataError, match="leave clean images out with --corruption all"):
+        load_data("imagenet-c", "clean", root=tmp_path)
     last = tmp_path / "ImageNet-C" / "fog" / "3" / "n15075141"
     next(last.iterdir()).unlink()
     last.rmdir()

@@ -15,9 +15,10 @@ from PIL import Image
 from tta_panda.data import DATASETS, load_data
 from tta_panda.data.cifar import load_clean
 from tta_panda.data.dataset import UNLABELLED, ImageDataset
+from tta_panda.data.files import ImageFiles
 from tta_panda.data.fingerprint import data_fingerprint
 from tta_panda.data.stream import Stream
-from tta_panda.errors import DataError
+from tta_panda.errors import DataError, InvalidInputError
 
 # CIFAR
 
@@ -41,20 +42,88 @@ def test_real_cifar_test_batch() -> None:
     assert hashlib.md5((root / "test_batch").read_bytes()).hexdigest() == "40351d587109b95175f43aff81a1287e"
 
 
-class Evil:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return (eval, ("open('pwned', 'w')",))
+@pytest.mark.parametrize("protocol", [3, 4])
+def test_pickles_of_today_are_read_as_well(tmp_path: Path, protocol: int) -> None:
+    images = np.arange(6144, dtype=np.uint8).reshape(2, 3072)
+    for rows in (images, np.asfortranarray(images)):
+        (tmp_path / "test_batch").write_bytes(pickle.dumps({b"data": rows, b"labels": [3, 8]}, protocol=protocol))
+        dataset = load_clean(tmp_path, 10)
+        assert np.array_equal(dataset.images.transpose(0, 3, 1, 2).reshape(2, 3072), images)
+        assert dataset.labels.tolist() == [3, 8]
 
 
-@pytest.mark.parametrize("guest", [Evil(), datetime.date(2020, 1, 1)], ids=["code", "harmless"])
-def test_pickles_with_anything_but_arrays_are_refused(
-    tmp_path: Path, guest: object, monkeypatch: pytest.MonkeyPatch
+def test_pickles_of_python_2_are_read_as_the_official_ones(tmp_path: Path) -> None:
+    pixels = bytes(range(256)) * 12
+    array = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR"
+    dtype = b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    state = b"(K\x01(K\x01M\x00\x0ct" + dtype
+    content = b"\x80\x02}(U\x04data" + array + state + b"\x89T\x00\x0c\x00\x00" + pixels + b"tbU\x06labels](K\x07eu."
+    (tmp_path / "test_batch").write_bytes(content)
+    dataset = load_clean(tmp_path, 10)
+    assert dataset.images.transpose(0, 3, 1, 2).tobytes() == pixels
+    assert dataset.labels.tolist() == [7]
+
+
+class Request:
+    """Pickled as the wish to call something, and to set its state."""
+
+    def __init__(self, *parts: object):
+        self.parts = parts
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return self.parts
+
+
+class Bare:
+    """Pickled as a name only, to which a state is then given."""
+
+    def __init__(self, name: bytes):
+        self.content = b"\x80\x03}(C\x04data" + name + b"}X\x01\x00\x00\x00aK\x01sbC\x06labels](K\x00eu."
+
+
+OBJECTS = np.dtype("O")
+BYTES = np.dtype("u1")
+ARRAY = np.zeros((0,), "b").__reduce__()[:2]
+
+
+@pytest.mark.parametrize(
+    ("guest", "asked"),
+    [
+        (Request(eval, ("open('pwned', 'w')",)), "eval"),
+        (datetime.date(2020, 1, 1), "date"),
+        (Request(np.ndarray, ((1,), OBJECTS, b"A" * 8)), "an array of 'O8'"),
+        (Request(np.ndarray, ((1,), BYTES, b"A" * 8)), r"a call of numpy\.ndarray"),
+        (OBJECTS, "an array of 'O8'"),
+        (np.dtype([("a", "O")]), "an array of 'V8'"),
+        (np.array([None]), "an array of 'O8'"),
+        (np.zeros((1, 3072)), "an array of 'f8'"),
+        (Request(ARRAY[0], (int, (0,), b"b")), "builtins.int"),
+        (Request(ARRAY[0], (np.ndarray, (1,), b"O")), r"shape \(1,\)"),
+        (Request(*ARRAY, (1, (1,), BYTES, False, ["a"])), "an array of list"),
+        (Bare(b"cnumpy\ndtype\n"), r"a change of numpy\.dtype"),
+        (Bare(b"cnumpy\nndarray\n"), r"a change of numpy\.ndarray"),
+        (Bare(b"cnumpy.core.multiarray\n_reconstruct\n"), "a change of numpy's _reconstruct"),
+    ],
+)
+def test_pickles_with_anything_but_bytes_are_refused(
+    tmp_path: Path, guest: object, asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "test_batch").write_bytes(pickle.dumps({b"data": guest, b"labels": [0]}, protocol=3))
-    with pytest.raises(DataError, match=r"asks for .*(eval|date)"):
+    whole = guest.content if isinstance(guest, Bare) else pickle.dumps({b"data": guest, b"labels": [0]}, protocol=3)
+    (tmp_path / "test_batch").write_bytes(whole)
+    with pytest.raises(DataError, match=f"asks for .*{asked}.*was not run"):
         load_clean(tmp_path, 10)
     assert not (tmp_path / "pwned").exists()
+
+
+def test_bytes_cannot_be_turned_into_objects_later(tmp_path: Path) -> None:
+    """A dtype that was granted as bytes is given the state of objects, and stays bytes."""
+    disguised = Request(np.dtype, ("u1", False, True), (3, "|", None, None, None, -1, -1, 63))
+    array = Request(*ARRAY, (1, (1, 3072), disguised, False, b"A" * 3072))
+    (tmp_path / "test_batch").write_bytes(pickle.dumps({b"data": array, b"labels": [0]}, protocol=3))
+    images = load_clean(tmp_path, 10).images
+    assert images.dtype == np.uint8
+    assert (images == ord("A")).all()
 
 
 @pytest.mark.parametrize(
@@ -65,9 +134,14 @@ def test_pickles_with_anything_but_arrays_are_refused(
         (pickle.dumps([1, 2], protocol=3), "expected 'data'"),
         (
             pickle.dumps({b"data": np.zeros((3, 3072), np.uint8), b"labels": [1]}, protocol=3),
-            r"found uint8 \(3, 3072\)",
+            r"for 1 labels, found \(3, 3072\)",
         ),
-        (pickle.dumps({b"data": np.zeros((1, 3072)), b"labels": [1]}, protocol=3), "found float64"),
+        (pickle.dumps({b"data": [1], b"labels": [1]}, protocol=3), "found list"),
+        (
+            pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": ["cat"]}, protocol=3),
+            "list of whole numbers",
+        ),
+        (pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [1 << 70]}, protocol=3), "whole numbers"),
         (pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [10]}, protocol=3), r"0\.\.9 for 10 classes"),
     ],
 )
@@ -117,6 +191,24 @@ def test_truncated_and_pickled_arrays_are_refused(tmp_path: Path) -> None:
         load_data("cifar10-c", "contrast", root=tmp_path)
 
 
+def test_unreadable_arrays_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    write_cifar_c(tmp_path)
+    monkeypatch.setattr(np, "load", locked)
+    with pytest.raises(DataError, match=r"Cannot read .*labels\.npy \(Permission denied\)"):
+        load_data("cifar10-c", "fog", root=tmp_path)
+
+
+def test_clean_images_can_be_left_out(tmp_path: Path) -> None:
+    folder = write_cifar_c(tmp_path)
+    for root in (tmp_path, folder):
+        message = rf"data download cifar10 --to {tmp_path}, or leave clean images out with --corruption all"
+        with pytest.raises(DataError, match=message):
+            load_data("cifar10-c", "clean", root=root)
+
+
 @pytest.mark.parametrize("name", ["cifar10", "cifar100-c", "imagenet", "imagenet-c", "folder"])
 def test_absent_data_say_what_to_type(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--data-root PATH"):
@@ -160,6 +252,23 @@ def test_folders_of_corruptions(tmp_path: Path) -> None:
         load_data("folder", "fog", 3, root=tmp_path)
     with pytest.raises(DataError, match=r"tta-panda corrupt CLEAN .* --corruption snow --severity 5"):
         load_data("folder", "snow", 5, root=tmp_path)
+
+
+def test_any_severity_makes_a_folder_one_of_corruptions(tmp_path: Path) -> None:
+    tree(tmp_path, ("cat", "snow"))
+    tree(tmp_path / "fog" / "3")
+    assert load_data("folder", root=tmp_path).class_names == ("cat", "snow")
+
+
+def test_a_limit_takes_images_of_all_classes(tmp_path: Path) -> None:
+    tree(tmp_path, ("bird", "cat", "dog"), images=4)
+    for limit, labels in ((1, [0]), (3, [0, 1, 2]), (6, [0, 0, 1, 1, 2, 2]), (5, [0, 0, 1, 1, 2]), (100, [0, 1, 2])):
+        dataset = load_data("folder", root=tmp_path, limit=limit)
+        assert isinstance(dataset, ImageFiles)
+        assert dataset.labels.tolist() == (labels if limit < 100 else np.repeat(labels, 4).tolist())
+        assert len(set(dataset.paths)) == len(dataset)
+    with pytest.raises(InvalidInputError, match="at least 1"):
+        load_data("folder", root=tmp_path, limit=0)
 
 
 def test_flat_folders_are_for_prediction(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
-from data_files import write_clean_cifar
+from data_files import write_clean_cifar, write_image
 
 from tta_panda.data import load_data
 from tta_panda.data.check import check_root
@@ -102,6 +103,23 @@ def test_what_does_not_belong_together_is_refused(clean: Path, tmp_path: Path) -
         make_cifar_c(10, tmp_path / "absent", tmp_path, ["fog"], [5])
 
 
+def test_photographs_of_frost_are_told_apart_by_content(clean: Path, tmp_path: Path) -> None:
+    for number in (1, 2):
+        write_image(tmp_path / str(number) / "frost" / "a.png", 40, 40, seed=number)
+    make_cifar_c(10, clean, tmp_path, ["frost"], [5], frost=tmp_path / "1" / "frost")
+    with pytest.raises(DataError, match=r"was made with textures 'photographs .*', not 'photographs .*'"):
+        make_cifar_c(10, clean, tmp_path, ["frost"], [4], frost=tmp_path / "2" / "frost")
+    (tmp_path / "1" / "frost").rename(tmp_path / "renamed")
+    (made,) = make_cifar_c(10, clean, tmp_path, ["frost"], [4], frost=tmp_path / "renamed")
+    assert made.holds == (4, 5)
+
+
+def test_missing_photographs_are_noticed_before_workers_start(clean: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="Frost photographs: no image files in"):
+        make_cifar_c(10, clean, tmp_path, ["frost"], [5], frost=tmp_path / "absent", workers=2)
+    assert not (tmp_path / "CIFAR-10-C").exists()
+
+
 def test_published_files_are_left_alone(clean: Path, tmp_path: Path) -> None:
     folder = tmp_path / "CIFAR-10-C"
     folder.mkdir()
@@ -163,3 +181,17 @@ def test_check_names_what_is_missing_and_damaged(tmp_path: Path, monkeypatch: py
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="none of the data sets"):
         check_root(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [np.tile(np.arange(30) % 10, 5) + 0.0, np.tile(np.arange(30) % 10, 5) - 1, np.zeros(150, np.uint8)],
+    ids=["float", "negative", "one class"],
+)
+def test_check_names_labels_that_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: npt.NDArray[np.generic]
+) -> None:
+    monkeypatch.setattr("tta_panda.data.check.TEST_IMAGES", 30)
+    (tmp_path / "CIFAR-10-C").mkdir()
+    np.save(tmp_path / "CIFAR-10-C" / "labels.npy", labels)
+    assert check_root(tmp_path)[0].status == "damaged"

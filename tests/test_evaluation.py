@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import stat
+import warnings
 
 import numpy as np
 import pytest
 import torch
 
 from tta_panda import CLIP, Panda, Stream, Tent, load_data
-from tta_panda.errors import InvalidInputError, StoreError, UnknownNameError
+from tta_panda.errors import InvalidInputError, NumericalError, StoreError, UnknownNameError
 from tta_panda.evaluation import run as run_module
 from tta_panda.evaluation.metrics import Tally
 from tta_panda.evaluation.plan import plan_runs
@@ -54,7 +55,7 @@ def test_bias_is_none_for_right_and_two_for_utterly_wrong_predictions():
 
 
 def test_plans_resolve_options_and_domains():
-    configs = plan(corruptions=["clean", "all"], seeds=[0, 1], settings={"beta": 0.4, "lr": 0.01})
+    configs = plan(corruptions=["clean", "all"], seeds=[0, 1, 0], settings={"beta": 0.4, "lr": 0.01})
     assert len(configs) == 2 * 16 * 4
     assert len({config.key for config in configs}) == len(configs)
     assert configs[0].corruption == "clean"
@@ -72,6 +73,7 @@ def test_plans_resolve_options_and_domains():
         ({"severities": [6]}, InvalidInputError, "1 to 5"),
         ({"data": "glyphs"}, UnknownNameError, "glyphs-c"),
         ({"batch_size": 0}, InvalidInputError, "at least 1"),
+        ({"seeds": [0, -1]}, InvalidInputError, "not be negative"),
         ({"methods": []}, InvalidInputError, "at least one"),
         ({"methods": ["tant"]}, UnknownNameError, "'tent'"),
         ({"settings": {"leraning_rate": 1}}, UnknownNameError, "option of"),
@@ -86,10 +88,11 @@ def test_a_key_depends_on_every_field_and_not_on_their_order():
     config = plan(["clip+panda"])[0]
     shuffled = RunConfig(**dict(reversed(config.model_dump().items())))
     assert shuffled.key == config.key
-    changes = {"method": "tent", "panda": False, "options": {}, "model": "x", "data": "y", "corruption": "snow"}
-    numbers = {"severity": 4, "batch_size": 9, "seed": 7, "limit": 3}
-    keys = {config.model_copy(update={k: v}).key for k, v in (changes | numbers).items()}
-    assert len(keys | {config.key}) == 11
+    changed = [config.model_copy(update={field: "something else"}) for field in RunConfig.model_fields]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # pydantic notes that the numbers are text now
+        keys = {other.key for other in changed}
+    assert len(keys | {config.key}) == len(RunConfig.model_fields) + 1
 
 
 def test_the_same_runs_twice_give_the_same_records(tmp_path):
@@ -140,6 +143,22 @@ def test_a_damaged_record_is_set_aside_and_made_again(tmp_path, caplog):
         assert store.records() == [again]
 
 
+def test_other_json_files_are_none_of_the_stores_business(tmp_path, caplog):
+    (tmp_path / "package.json").write_text("{}")
+    (tmp_path / f"{'0' * 20}.json").write_text("{}")
+    assert RunStore(tmp_path).records() == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{'0' * 20}.json", "package.json"]
+    assert "left out" in caplog.text and "package.json" not in caplog.text
+
+
+def test_a_diverging_method_is_reported_in_words(tmp_path):
+    store = RunStore(tmp_path)
+    configs = plan(["clip", "tent"], settings={"lr": 1e30})
+    with pytest.raises(NumericalError, match="smaller learning rate"):
+        Runner(store).run(configs)
+    assert [record.config.method for record in store.records()] == ["clip"]
+
+
 def test_records_survive_json(tmp_path):
     store = RunStore(tmp_path)
     [record] = Runner(store).run(plan(["clip+panda"]))
@@ -159,6 +178,7 @@ def test_no_half_written_file_is_left_in_the_way(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="No space left"):
         store.save(record)
     monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
     assert store.load(record.config) is None
     assert store.records() == []
 

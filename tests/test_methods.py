@@ -16,7 +16,7 @@ from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.methods import METHODS, MethodName, parse_method
 from tta_panda.methods.base import FrozenMethod, Method, TrainedMethod
 from tta_panda.methods.options import build_method, parse_setting, resolve_options
-from tta_panda.panda import apply_plan, sample_plan
+from tta_panda.panda import Encoded, apply_plan, sample_plan
 
 BETAS = (None, 0.5, "auto")
 EVERY = [pytest.param(name, beta, id=f"{name}-{beta}") for name, beta in itertools.product(METHODS.names(), BETAS)]
@@ -92,10 +92,12 @@ def test_only_normalisation_layers_of_the_image_encoder_are_trained(name, beta, 
 @every_method
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_the_callers_gradient_mode_does_not_matter(name, beta, mode, tiny_classifier, images):
-    expected = [make(name, beta, tiny_classifier).adapt(batch) for batch in [images[:16]]]
     method = make(name, beta, tiny_classifier)
+    expected = [method.adapt(batch) for batch in stream(images)]
     with mode():
-        got = [method.adapt(batch) for batch in [images[:16].clone()]]
+        classifier = ZeroShotClassifier(tiny_classifier.model, tiny_classifier.class_names)
+        made_there = make(name, beta, classifier)
+        got = [made_there.adapt(batch.clone()) for batch in stream(images)]
     assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
 
 
@@ -170,6 +172,19 @@ def test_frozen_methods_give_the_same_from_an_encoded_batch(tiny_classifier, ima
         encoded = leader.features.encode_frozen(batch)
         assert isinstance(follower, FrozenMethod)
         torch.testing.assert_close(follower.adapt_encoded(encoded), direct.adapt(batch))
+
+
+def test_features_encoded_by_the_caller_are_debiased(tiny_classifier):
+    features, offset = F.normalize(torch.randn(5, 16), dim=1), F.normalize(torch.randn(1, 16), dim=1)
+    got = CLIP(tiny_classifier, debias=Panda(beta=0.5)).adapt_encoded(Encoded(features, offset))
+    torch.testing.assert_close(got, tiny_classifier.logits(features - 0.5 * offset))
+
+
+def test_the_state_of_another_method_is_refused(tiny_classifier):
+    plain, panda, tent = CLIP(tiny_classifier), CLIP(tiny_classifier, debias=Panda()), Tent(tiny_classifier)
+    for method, other in ((plain, tent), (tent, plain), (plain, panda), (panda, plain)):
+        with pytest.raises(InvalidInputError, match="another method"):
+            method.load_state_dict(other.state_dict())
 
 
 def test_two_methods_on_one_model_do_not_disturb_each_other(tiny_classifier, images):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import open_clip
 import pytest
@@ -15,7 +16,7 @@ from tta_panda import ZeroShotClassifier, load_model
 from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
 from tta_panda.errors import InvalidInputError, ModelLoadError, UnknownNameError
 from tta_panda.methods.adaptation import adaptable_copy
-from tta_panda.models import VisionLanguageModel, openclip
+from tta_panda.models import VisionLanguageModel, openclip, weights_digest
 from tta_panda.models.images import fit_images
 from tta_panda.models.mini import WEIGHTS, register_architecture
 
@@ -125,10 +126,24 @@ def test_openai_weights_run_with_quick_gelu_whatever_the_architecture_is_called(
     assert model.negative_patch_size == 32
 
 
-def test_weights_trained_without_quick_gelu_are_refused_with_it():
-    name, tag = "ViT-B-32-quickgelu", "openai"
-    assert openclip._tag_uses_quick_gelu(name, tag)
+def test_weights_trained_without_quick_gelu_are_refused_with_it(monkeypatch):
     assert not openclip._tag_uses_quick_gelu("ViT-B-32", "laion2b_s34b_b79k")
+    published = open_clip.get_pretrained_cfg("ViT-B-32", "laion2b_s34b_b79k")
+    monkeypatch.setattr(openclip.open_clip, "get_pretrained_cfg", lambda *_: published)
+    with pytest.raises(ModelLoadError, match="use ViT-B-32:laion2b_s34b_b79k instead"):
+        load_model("ViT-B-32-quickgelu:laion2b_s34b_b79k")
+
+
+def test_a_file_for_an_architecture_that_exists_with_both_activations_is_warned_of(tiny_checkpoint, tmp_path):
+    for name in ("tiny-both", "tiny-both-quickgelu"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(TINY | {"quick_gelu": name.endswith("quickgelu")}))
+        open_clip.add_model_config(tmp_path / f"{name}.json")
+    weights = tiny_checkpoint / "open_clip_model.safetensors"
+    with pytest.warns(UserWarning, match="tiny-both-quickgelu:"):
+        assert activations(load_model(f"tiny-both:{weights}").clip) == {"GELU"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert activations(load_model(f"tiny-both-quickgelu:{weights}").clip) == {"QuickGELU"}
 
 
 def test_unfetchable_weights_say_which_file_to_put_where(monkeypatch):
@@ -137,7 +152,7 @@ def test_unfetchable_weights_say_which_file_to_put_where(monkeypatch):
 
     monkeypatch.setattr(openclip.open_clip, "create_model", unreachable)
     with pytest.raises(
-        ModelLoadError, match=r"(?s)no route to the hub\).*open_clip_model.safetensors.*--model ViT-B-16:"
+        ModelLoadError, match=r"(?s)no route to the hub\n.*open_clip_model.safetensors.*--model ViT-B-16-quickgelu:"
     ):
         load_model("ViT-B-16:openai")
 
@@ -149,6 +164,7 @@ def test_unfetchable_weights_say_which_file_to_put_where(monkeypatch):
         ("ViT-B-32:opnai", UnknownNameError, "'openai'"),
         ("ViT-B-32", ModelLoadError, "Which weights"),
         ("mini:openai", InvalidInputError, "own weights"),
+        ("weights/clip.safetensors", ModelLoadError, "ViT-B-32-quickgelu:weights/clip.safetensors"),
     ],
 )
 def test_names_that_do_not_load_are_explained(name, error, message):
@@ -167,6 +183,7 @@ def test_random_weights_repeat_and_leave_the_global_generator_alone():
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
+    load_model("mini")
     first, second = (load_model("tta-panda-mini:random") for _ in range(2))
     assert torch.equal(torch.rand(3), expected)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
@@ -177,8 +194,19 @@ def test_weights_named_twice_are_refused():
         load_model("ViT-B-32:openai", pretrained="openai")
 
 
+def test_the_digest_of_weights_follows_the_files(tiny_checkpoint):
+    assert weights_digest("ViT-B-32:openai") is None
+    assert weights_digest("mini") == weights_digest("mini")
+    weights = tiny_checkpoint / "open_clip_model.safetensors"
+    before = weights_digest(str(tiny_checkpoint)), weights_digest(f"tiny:{weights}")
+    weights.write_bytes(weights.read_bytes() + b" ")
+    after = weights_digest(str(tiny_checkpoint)), weights_digest(f"tiny:{weights}")
+    assert len({*before, *after}) == 4
+
+
 def test_an_adaptable_copy_shares_all_but_the_normalisation(tiny):
     twin, adapted = adaptable_copy(tiny)
+    assert twin.tokenizer is tiny.tokenizer
     mine, theirs = dict(tiny.named_parameters()), dict(twin.named_parameters())
     separate = {key for key in mine if mine[key] is not theirs[key]}
     assert separate == {f"clip.visual.{key}" for key in adapted}

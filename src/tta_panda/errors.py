@@ -6,9 +6,10 @@
     ├── ModelLoadError      weights or a configuration cannot be found or do not fit
     ├── DataError           a data set is absent or its files are not what they should be
     ├── StoreError          results cannot be written or read back
-    └── MissingExtraError   a feature needs an optional dependency that is not installed
+    └── NumericalError      a computation gave NaN or infinity                               (also an ArithmeticError)
 
-Messages say what was given, what is expected, and what to type. The command line prints them without a traceback.
+A message names the value that came in, the values that would do, and how to go on. The command line prints it without
+a traceback.
 """
 
 from __future__ import annotations
@@ -30,10 +31,15 @@ class UnknownNameError(TtaPandaError, LookupError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]):
         known = sorted(known)
+        self._arguments = (kind, name, known)
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else f"Known: {', '.join(known)}."
         super().__init__(f"Unknown {kind} {name!r}. {hint}")
         self.kind, self.name, self.suggestions = kind, name, near
+
+    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, list[str]]]:
+        # Worker processes pickle their errors, and exceptions are remade from their message unless told otherwise.
+        return type(self), self._arguments
 
 
 class ModelLoadError(TtaPandaError):
@@ -48,8 +54,5 @@ class StoreError(TtaPandaError):
     """Results cannot be written, or read back."""
 
 
-class MissingExtraError(TtaPandaError, ImportError):
-    """A feature needs an optional dependency that is not installed."""
-
-    def __init__(self, feature: str, extra: str):
-        super().__init__(f"{feature} needs an optional dependency. Install it with: pip install 'tta-panda[{extra}]'")
+class NumericalError(TtaPandaError, ArithmeticError):
+    """A computation gave NaN or infinity."""

@@ -37,8 +37,10 @@ def make_console(*, stderr: bool = False) -> Console:
     """A console that does not squeeze tables into 80 columns where output goes to a file or a pipe."""
     from rich.console import Console
 
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=120)
+    console = Console(stderr=stderr, markup=False, highlight=False)  # names and paths may hold brackets
+    if not console.is_terminal:
+        console.width = 120
+    return console
 
 
 def print_json(rows: Sequence[dict[str, Any]], **more: Any) -> None:
@@ -81,7 +83,7 @@ def make_progress(description: str, total: float | None, *, in_bytes: bool = Fal
     middle: tuple[ProgressColumn, ...] = (
         (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (TaskProgressColumn(),)
     )
-    columns = (TextColumn("{task.description:30}"), BarColumn(), *middle, TimeRemainingColumn())
+    columns = (TextColumn("{task.description:45}", markup=False), BarColumn(), *middle, TimeRemainingColumn())
     progress = Progress(*columns, console=make_console(stderr=True), transient=True)
     progress.add_task(description, total=total)
     return progress

@@ -59,7 +59,7 @@ def make(
 @app.command()
 def download(
     name: Annotated[str, typer.Argument(help="cifar10-c, cifar100-c, imagenet-c, cifar10 or cifar100.")],
-    to: ToOption,
+    to: ToOption = Path("data"),
     parts: Annotated[
         str | None, typer.Option("--parts", help="Of imagenet-c: noise,blur,weather,digital,extra.")
     ] = None,
@@ -77,6 +77,7 @@ def download(
             parts=tuple(words(parts)) if parts else (),
             mirror=mirror,
             keep_archives=keep,
+            announce=progress.console.print,
             progress=lambda what, done, total: progress.update(
                 progress.task_ids[0], description=what, completed=done, total=total
             ),

@@ -36,13 +36,10 @@ def ls(
 
 def _methods() -> Rows:
     from tta_panda.methods import METHODS, PANDA_SUFFIX, MethodName
-    from tta_panda.methods.options import default_options
+    from tta_panda.methods.options import default_options, panda_options
 
     plain = [{"name": name, "options": default_options(MethodName(name, False))} for name in METHODS]
-    first = METHODS.names()[0]
-    own = default_options(MethodName(first, False))
-    panda = {k: v for k, v in default_options(MethodName(first, True)).items() if k not in own}
-    return [*plain, {"name": f"NAME+{PANDA_SUFFIX}", "options": panda}]
+    return [*plain, {"name": f"NAME+{PANDA_SUFFIX}", "options": panda_options()}]
 
 
 def _models() -> Rows:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import make_console, numbers, words
+from tta_panda.cli.common import make_progress, numbers, words
 from tta_panda.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class RunRequest:
     severity: Annotated[str, typer.Option("--severity", help="1 to 5; several with commas.")] = "5"
     batch_size: Annotated[int, typer.Option("--batch-size", help="Images per batch.")] = 100
     seed: Annotated[str, typer.Option("--seed", help="Of data order and negatives; several with commas.")] = "0"
-    limit: Annotated[int | None, typer.Option("--limit", help="Use only the first so many images.")] = None
+    limit: Annotated[int | None, typer.Option("--limit", help="Use only so many images.")] = None
     preprocess: Annotated[
         str, typer.Option("--preprocess", help="batched: one tensor operation; exact: image by image with Pillow.")
     ] = "batched"
@@ -75,8 +75,6 @@ class RunRequest:
 
     def run(self, methods: Sequence[str]) -> tuple[list[RunRecord], int]:
         """Records of all these runs, with progress on stderr, and how many of them had been made before."""
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
         from tta_panda.evaluation.run import Runner
         from tta_panda.evaluation.store import RunStore
 
@@ -84,10 +82,10 @@ class RunRequest:
         store = RunStore(self.output)
         store.prepare()
         finished = len(store.existing(configs))
-        shown = (TextColumn("{task.description:45}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
         try:
-            with Progress(*shown, console=make_console(stderr=True), transient=True) as progress:
-                task = progress.add_task("starting", total=len(configs), completed=finished)
+            with make_progress("starting", total=len(configs)) as progress:
+                task = progress.task_ids[0]
+                progress.update(task, completed=finished)
 
                 def advance(running: Sequence[RunConfig], share: float) -> None:
                     names = ", ".join(str(config.method_name) for config in running)

@@ -30,6 +30,9 @@ DATASETS: Registry[Loader] = Registry(
     },
 )
 
+IMAGE_FILE_DATASETS = frozenset({"imagenet-c", "imagenet", "folder"})
+"""Data sets whose images are files of any size, decoded and fitted to the model one by one."""
+
 
 def load_data(
     name: str,
@@ -47,7 +50,7 @@ def load_data(
         corruption: `clean` or a corruption's name.
         severity: 1 to 5; has no meaning for `clean`.
         root: folder of data sets that are on disk.
-        limit: use the first so many images only.
+        limit: use only so many images.
         image_list: use only the images that this text file names, one per line; for data sets of image files.
     """
     loader = DATASETS.get(name)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
-from tta_panda.data.corruptions import EXTRA_CORRUPTIONS, GROUPS
+from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, GROUPS
 
 
 class Archive(NamedTuple):
@@ -15,37 +16,36 @@ class Archive(NamedTuple):
     folder: str
     """Below the root, what the archive is unpacked into."""
     holds: tuple[str, ...]
-    """What is in `folder` afterwards."""
+    """Paths in `folder` that are there when all of the archive is."""
+    group: str = ""
+    """A folder that may be around them: the archives of ImageNet-C can be unpacked together or one by one."""
 
     @property
     def file(self) -> str:
         return self.url.rpartition("/")[2]
+
+    def is_whole(self, folder: Path) -> bool:
+        return all((folder / path).exists() or (folder / self.group / path).exists() for path in self.holds)
 
 
 _ZENODO = "https://zenodo.org/records/{}/files/{}"
 _TORONTO = "https://www.cs.toronto.edu/~kriz/{}"
 
 
+def _cifar(folder: str, record: int, md5: str) -> Archive:
+    holds = tuple(f"{folder}/{name}.npy" for name in ("labels", *CORRUPTIONS))
+    return Archive(_ZENODO.format(record, f"{folder}.tar"), md5, "2.9 GB", "", holds)
+
+
 def _imagenet(group: str, md5: str, size: str) -> Archive:
-    holds = EXTRA_CORRUPTIONS if group == "extra" else GROUPS[group]
-    return Archive(_ZENODO.format(2235448, f"{group}.tar"), md5, size, "ImageNet-C", holds)
+    names = EXTRA_CORRUPTIONS if group == "extra" else GROUPS[group]
+    holds = tuple(f"{name}/{severity}" for name in names for severity in range(1, 6))
+    return Archive(_ZENODO.format(2235448, f"{group}.tar"), md5, size, "ImageNet-C", holds, group)
 
 
 ARCHIVES: dict[str, tuple[Archive, ...]] = {
-    "cifar10-c": (
-        Archive(
-            _ZENODO.format(2535967, "CIFAR-10-C.tar"), "56bf5dcef84df0e2308c6dcbcbbd8499", "2.9 GB", "", ("CIFAR-10-C",)
-        ),
-    ),
-    "cifar100-c": (
-        Archive(
-            _ZENODO.format(3555552, "CIFAR-100-C.tar"),
-            "11f0ed0f1191edbf9fa23466ae6021d3",
-            "2.9 GB",
-            "",
-            ("CIFAR-100-C",),
-        ),
-    ),
+    "cifar10-c": (_cifar("CIFAR-10-C", 2535967, "56bf5dcef84df0e2308c6dcbcbbd8499"),),
+    "cifar100-c": (_cifar("CIFAR-100-C", 3555552, "11f0ed0f1191edbf9fa23466ae6021d3"),),
     "imagenet-c": (
         _imagenet("noise", "e80562d7f6c3f8834afb1ecf27252745", "22 GB"),
         _imagenet("blur", "2d8e81fdd8e07fef67b9334fa635e45c", "7 GB"),
@@ -59,7 +59,7 @@ ARCHIVES: dict[str, tuple[Archive, ...]] = {
             "c58f30108f718f92721af3b95e74349a",
             "170 MB",
             "",
-            ("cifar-10-batches-py",),
+            ("cifar-10-batches-py/test_batch",),
         ),
     ),
     "cifar100": (
@@ -68,7 +68,7 @@ ARCHIVES: dict[str, tuple[Archive, ...]] = {
             "eb9058c3a382ffc7106e4002c42a8d85",
             "169 MB",
             "",
-            ("cifar-100-python",),
+            ("cifar-100-python/test",),
         ),
     ),
 }

@@ -15,7 +15,7 @@ from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, GROUPS
 from tta_panda.data.files import is_image
 from tta_panda.data.folders import class_folders, required_root
 from tta_panda.data.imagenet import FOLDER, IMAGES_PER_CLASS, imagenet_classes
-from tta_panda.data.pickles import ARCHIVES
+from tta_panda.data.pickles import OFFICIAL_PICKLES
 from tta_panda.errors import DataError
 
 Status = Literal["ok", "partial", "missing", "damaged"]
@@ -40,7 +40,7 @@ def check_root(root: Path) -> list[Finding]:
     required_root(root, "the data sets", "CIFAR-10-C, ImageNet-C, ...")
     findings = [finding for check in (_cifar, _imagenet) for finding in check(root)]
     if not findings:
-        places = [archive.folder for archive in ARCHIVES.values()] + [*cifar.FOLDERS.values(), FOLDER]
+        places = [official.folder for official in OFFICIAL_PICKLES.values()] + [*cifar.FOLDERS.values(), FOLDER]
         raise DataError(
             f"{root} holds none of the data sets; expected one of {', '.join(places)} in it. Fetch one with: tta-panda "
             f"data download cifar10-c --to {root}"
@@ -54,10 +54,10 @@ def file_md5(path: Path) -> str:
 
 
 def _cifar(root: Path) -> Iterator[Finding]:
-    for classes, archive in ARCHIVES.items():
-        path = root / archive.folder / archive.file
+    for classes, official in OFFICIAL_PICKLES.items():
+        path = root / official.folder / official.file
         if path.parent.is_dir():
-            yield _clean(f"cifar{classes}", path, archive.md5)
+            yield _clean(f"cifar{classes}", path, official.md5)
     for classes, name in cifar.FOLDERS.items():
         folder = root if root.name == name else root / name
         if folder.is_dir():
@@ -93,8 +93,11 @@ def _labels(data: str, path: Path, classes: int) -> Finding:
         return Finding(
             data, path.name, "damaged", f"shape {labels.shape}, expected ({cifar.SEVERITIES * TEST_IMAGES},)"
         )
+    if not np.issubdtype(labels.dtype, np.integer):
+        return Finding(data, path.name, "damaged", f"{labels.dtype} labels, expected whole numbers")
     rounds = labels.reshape(cifar.SEVERITIES, TEST_IMAGES)
-    if (rounds != rounds[0]).any() or (np.bincount(rounds[0]) != TEST_IMAGES // classes).any():
+    of_each_class_as_many = np.repeat(np.arange(classes), TEST_IMAGES // classes)
+    if (rounds != rounds[0]).any() or not np.array_equal(np.sort(rounds[0]), of_each_class_as_many):
         return Finding(data, path.name, "damaged", f"not the labels of the test set, {cifar.SEVERITIES} times over")
     return Finding(data, path.name, "ok", f"{cifar.SEVERITIES} x {TEST_IMAGES:,} labels")
 

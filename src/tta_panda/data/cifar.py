@@ -63,8 +63,7 @@ def _load_clean_only(root: Path | None, classes: int, corruption: str) -> ImageD
 def _load(root: Path | None, classes: int, corruption: str, severity: int) -> ImageDataset:
     root = _given(root, FOLDERS[classes])
     if corruption == CLEAN:
-        beside = root.parent if root.name == FOLDERS[classes] else root
-        return load_clean(beside, classes)
+        return load_clean(_beside(root, classes), classes)
     folder = _folder(root, FOLDERS[classes])
     labels = open_array(folder / LABELS)
     path = folder / f"{corruption}.npy"
@@ -80,6 +79,16 @@ def _load(root: Path | None, classes: int, corruption: str, severity: int) -> Im
     rows = len(images) // SEVERITIES
     chosen = slice(rows * (severity - 1), rows * severity)
     return ImageDataset(images[chosen], labels[chosen], class_names(classes))
+
+
+def _beside(root: Path, classes: int) -> Path:
+    """The folder of the clean images that belong to corrupted ones."""
+    beside = root.parent if root.name == FOLDERS[classes] else root
+    try:
+        find_test_pickle(beside, classes)
+    except DataError as error:
+        raise DataError(f"{error}, or leave clean images out with --corruption all.") from None
+    return beside
 
 
 def note_path(path: Path) -> Path:
@@ -130,11 +139,15 @@ def _folder(root: Path, name: str) -> Path:
 
 def open_array(path: Path) -> NDArray[Any]:
     """Memory-mapped: what is not used is not read."""
-    if not path.is_file():
-        found = ", ".join(sorted(p.stem for p in path.parent.glob("*.npy") if p.name != LABELS)) or "none"
-        raise DataError(f"There is no {path}. Corruptions in that folder: {found}.")
     try:
+        if not path.is_file():
+            found = ", ".join(sorted(p.stem for p in path.parent.glob("*.npy") if p.name != LABELS)) or "none"
+            raise DataError(f"There is no {path}. Corruptions in that folder: {found}.")
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise DataError(
+            f"Cannot read {path} ({error.strerror or error}). It has to be readable: see its rights with ls -l {path}"
+        ) from error
     except (ValueError, EOFError) as error:
         raise DataError(f"{path} is not a readable .npy file ({error}); download it again.") from error
     return array

@@ -15,9 +15,10 @@ from PIL import Image
 
 from tta_panda.data.corruptions import corrupt, expand_corruptions, image_rng, load_frost_textures
 from tta_panda.data.corruptions.frost import FrostTextures
+from tta_panda.data.corruptions.severity import PARAMETER_SETS
 from tta_panda.data.files import is_image, read_image
 from tta_panda.data.workers import worker_pool
-from tta_panda.errors import DataError, InvalidInputError
+from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
 
 _SAVING: dict[str, dict[str, Any]] = {"JPEG": {"quality": 85}, "WEBP": {"lossless": True}}
 """How to save formats with a loss, or with a choice; the quality is that of ImageNet-C."""
@@ -33,7 +34,7 @@ class Job:
     severities: tuple[int, ...]
     seed: int = 0
     parameters: str | None = None
-    frost: Path | None = None
+    textures: FrostTextures | None = None
 
 
 class Broken(NamedTuple):
@@ -57,7 +58,11 @@ def corrupt_folder(
 ) -> tuple[int, list[Broken]]:
     """How many images were corrupted, and those that could not be. What an image becomes depends on its path only."""
     names = expand_corruptions(corruptions, severities)
-    job = Job(source, target, names, tuple(dict.fromkeys(severities)), seed, parameters, frost)
+    # What is the same for all images is verified here: once, and not by workers, which could only die of it.
+    if parameters is not None and parameters not in PARAMETER_SETS:
+        raise UnknownNameError("parameter set", parameters, PARAMETER_SETS)
+    textures = load_frost_textures(frost) if frost else None
+    job = Job(source, target, names, tuple(dict.fromkeys(severities)), seed, parameters, textures)
     images = _images(source, target)
     broken = []
     try:
@@ -91,12 +96,11 @@ def _images(source: Path, target: Path) -> list[str]:
 
 
 _job: Job | None = None  # of a worker process, sent once and not with every image
-_textures: FrostTextures | None = None
 
 
 def _prepare(job: Job) -> None:
-    global _job, _textures
-    _job, _textures = job, load_frost_textures(job.frost) if job.frost else None
+    global _job
+    _job = job
 
 
 def _corrupt_file(relative: str) -> str | None:
@@ -109,7 +113,7 @@ def _corrupt_file(relative: str) -> str | None:
             for severity in _job.severities:
                 # Each path has its own random numbers, so that adding images changes nothing for the others.
                 rng = image_rng(_job.seed, name, severity, zlib.crc32(relative.encode()))
-                made = corrupt(image, name, severity, rng=rng, parameters=_job.parameters, frost_textures=_textures)
+                made = corrupt(image, name, severity, rng=rng, parameters=_job.parameters, frost_textures=_job.textures)
                 save_image(_job.target / name / str(severity) / relative, made)
     except (DataError, InvalidInputError) as error:
         return str(error)

@@ -10,13 +10,16 @@ import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pooch
 import requests
 
 from tta_panda.data.archives import ARCHIVES, Archive
-from tta_panda.data.unpack import unpack
+from tta_panda.data.cifar import LABELS, note_path
+from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
+from tta_panda.data.unpack import shortened, unpack
 from tta_panda.errors import DataError, UnknownNameError
 
 Progress = Callable[[str, int, int | None], None]
@@ -25,6 +28,8 @@ Progress = Callable[[str, int, int | None], None]
 _CHUNK = 1 << 16  # what is lost at most when the connection breaks
 _TIMEOUT = (10, 60)  # seconds to connect, and between two pieces
 _ATTEMPTS = 5  # in a row without a single byte
+_SHORTEST_PAUSE = 0.5  # seconds, doubled with every attempt in vain
+_BUSY = (requests.codes.too_many_requests, requests.codes.service_unavailable)
 
 
 def download(
@@ -34,6 +39,7 @@ def download(
     parts: tuple[str, ...] = (),
     mirror: str | None = None,
     keep_archives: bool = False,
+    announce: Callable[[str], None] = lambda _line: None,
     progress: Progress = lambda _what, _done, _total: None,
 ) -> list[dict[str, Any]]:
     """Fetch and unpack a data set into `root`; what is there already is left alone. Returns a row per archive.
@@ -44,16 +50,20 @@ def download(
         parts: archives to fetch (`blur`, `noise`), for data sets of several; all by default.
         mirror: address of a folder that holds the same archives.
         keep_archives: do not delete archives that have been unpacked.
+        announce: called with a line for people before an archive is fetched.
     """
     rows = []
     for archive in _chosen(name, parts):
         folder = root / archive.folder
-        if all((folder / item).exists() or any(folder.glob(f"*/{item}")) for item in archive.holds):
+        _refuse_made_files(name, folder, archive)
+        if archive.is_whole(folder):
             rows.append({"archive": archive.file, "status": "there already", "folder": str(folder)})
             continue
         url = f"{mirror.rstrip('/')}/{archive.file}" if mirror else archive.url
+        if not (root / archive.file).exists():
+            announce(f"Fetching {archive.file} ({archive.size}) into {root}")
         path = _fetched(url, archive, root, progress)
-        unpack(path, folder, archive.holds, functools.partial(progress, f"unpacking {archive.file}"))
+        unpack(path, archive, folder, functools.partial(progress, f"unpacking {archive.file}"))
         if not keep_archives:
             path.unlink()
         rows.append({"archive": archive.file, "status": "fetched", "folder": str(folder)})
@@ -68,6 +78,19 @@ def _chosen(name: str, parts: tuple[str, ...]) -> tuple[Archive, ...]:
         if part not in archives:
             raise UnknownNameError(f"part of {name}", part, archives)
     return tuple(archives[part] for part in parts or archives)
+
+
+def _refuse_made_files(name: str, folder: Path, archive: Archive) -> None:
+    """Files of `tta-panda data make` and published ones of one name would be mixed, or taken for each other."""
+    names = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
+    places = {(folder / path).parent for path in archive.holds if path.endswith(".npy")}
+    made = [path for place in places for path in (place / f"{one}.npy" for one in names) if note_path(path).exists()]
+    if made:
+        raise DataError(
+            f"{made[0].parent} holds files that tta-panda data make made ({shortened([path.name for path in made])}), "
+            "which would mix with the published ones. Fetch those into another folder: tta-panda data download "
+            f"{name} --to OTHER; or first delete the made files, the .json notes beside them, and {LABELS}."
+        )
 
 
 def _fetched(url: str, archive: Archive, root: Path, progress: Progress) -> Path:
@@ -104,11 +127,12 @@ class ResumingDownloader:
             try:
                 self._fetch(url, part)
                 break
-            except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError):
+            except requests.RequestException as error:
                 gained = part.exists() and part.stat().st_size > before
                 failures = 0 if gained else failures + 1
-                if failures == _ATTEMPTS:
+                if failures == _ATTEMPTS or not _may_pass(error):
                     raise
+                sleep(_SHORTEST_PAUSE * 2**failures)
         shutil.move(part, output_file)
 
     def _fetch(self, url: str, part: Path) -> None:
@@ -134,3 +158,10 @@ class ResumingDownloader:
                     self._progress(done, total)
         if total is not None and done < total:
             raise requests.ConnectionError(f"the connection ended after {done:,} of {total:,} bytes")
+
+
+def _may_pass(error: requests.RequestException) -> bool:
+    """Whether it is worth trying again: the connection broke, or the server is busy."""
+    if error.response is not None:
+        return error.response.status_code in _BUSY
+    return isinstance(error, (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError))

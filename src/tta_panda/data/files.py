@@ -53,8 +53,9 @@ class ImageFiles:
         return np.stack(images)
 
     def head(self, limit: int | None) -> ImageFiles:
-        chosen = slice(checked_limit(limit))
-        return replace(self, paths=self.paths[chosen], labels=self.labels[chosen])
+        """`limit` images, evenly spaced: they are sorted by class, and the first ones would be of a few classes."""
+        count = min(checked_limit(limit) or len(self), len(self))
+        return self.select(np.arange(count) * len(self) // max(1, count))
 
     def select(self, indices: Indices) -> ImageFiles:
         """These images only, in this order."""

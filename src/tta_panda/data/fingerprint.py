@@ -1,4 +1,4 @@
-"""What tells data of one name apart, for records: your own folders, and CIFAR-C that was made, not published."""
+"""What tells data of one name apart, for records: folders of images, and CIFAR-C that was made, not published."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tta_panda.data.cifar import FOLDERS, read_note
 from tta_panda.data.dataset import CLEAN
 from tta_panda.data.files import is_image
 from tta_panda.data.folders import CLASS_LIST, domain_folder
+from tta_panda.data.imagenet import clean_folder, corrupted_folder
 from tta_panda.errors import DataError
 
 _MADE = {"cifar10-c": FOLDERS[10], "cifar100-c": FOLDERS[100]}
@@ -21,6 +22,10 @@ def data_fingerprint(name: str, root: Path | None, corruption: str, severity: in
     root = root.expanduser()
     if name in _MADE:
         return None if corruption == CLEAN else _of_made_file(root, _MADE[name], corruption)
+    if name == "imagenet":
+        return _of_folder(clean_folder(root), CLEAN, 0)
+    if name == "imagenet-c":
+        return _of_folder(corrupted_folder(root), corruption, severity)
     return _of_folder(root, corruption, severity) if name == "folder" else None
 
 

@@ -93,12 +93,17 @@ def domain_folder(root: Path, corruption: str, severity: int) -> Path:
 
 def class_folders(folder: Path) -> list[Path]:
     """Sub-folders that stand for a class: all but hidden ones and those of corruptions."""
-    corruptions = {*CORRUPTIONS, *EXTRA_CORRUPTIONS}
     return sorted(
         path
         for path in folder.iterdir()
-        if path.is_dir() and not path.name.startswith(".") and not (path.name in corruptions and (path / "5").is_dir())
+        if path.is_dir() and not path.name.startswith(".") and not _is_corruption(path)
     )
+
+
+def _is_corruption(folder: Path) -> bool:
+    """By its name and a severity in it: the name alone could be that of a class, such as snow."""
+    named = folder.name in CORRUPTIONS or folder.name in EXTRA_CORRUPTIONS
+    return named and any((folder / str(severity)).is_dir() for severity in range(1, 6))
 
 
 def found_in(folder: Path) -> str:

@@ -29,15 +29,28 @@ def load_imagenet(root: Path | None, corruption: str, severity: int) -> ImageFil
         raise DataError(
             f"imagenet holds clean images only, not {corruption}; use --data imagenet-c for corrupted ones."
         )
-    return _load(next((folder for folder in (root / "val", root / "validation") if folder.is_dir()), root))
+    return _load(clean_folder(root))
 
 
 def load_imagenet_c(root: Path | None, corruption: str, severity: int) -> ImageFiles:
     """ImageNet-C, <corruption>/<severity>/<wnid>/*.JPEG."""
     root = required_root(root, "imagenet-c", "<corruption>/<severity>/<wnid>/*.JPEG")
     if corruption == CLEAN:
-        raise DataError("ImageNet-C holds corrupted images only; use --data imagenet for the clean validation images.")
-    return _load(domain_folder(root / FOLDER if (root / FOLDER).is_dir() else root, corruption, severity))
+        raise DataError(
+            "ImageNet-C holds corrupted images only; use --data imagenet for the clean validation images, or leave "
+            "clean images out with --corruption all."
+        )
+    return _load(domain_folder(corrupted_folder(root), corruption, severity))
+
+
+def clean_folder(root: Path) -> Path:
+    """Where the class folders of the validation images are."""
+    return next((folder for folder in (root / "val", root / "validation") if folder.is_dir()), root)
+
+
+def corrupted_folder(root: Path) -> Path:
+    """Where the folders of the corruptions are."""
+    return root / FOLDER if (root / FOLDER).is_dir() else root
 
 
 def _load(folder: Path) -> ImageFiles:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tta_panda.data.cifar import FOLDERS, LABELS, SEVERITIES, load_clean, open_a
 from tta_panda.data.corruptions import corrupt_batch, expand_corruptions, load_frost_textures
 from tta_panda.data.corruptions.frost import FrostTextures
 from tta_panda.data.dataset import ImageDataset
+from tta_panda.data.files import image_paths
 from tta_panda.data.madefile import MadeFile, write_durably
 from tta_panda.data.workers import Map, worker_pool
 from tta_panda.errors import DataError
@@ -57,6 +59,7 @@ def make_cifar_c(
 ) -> list[Made]:
     """Make what is missing of these corruptions and severities in `root`; nothing that is there is made again."""
     names = expand_corruptions(corruptions, severities)
+    textures = load_frost_textures(frost) if frost else None  # here, because an error would only kill the workers
     clean = load_clean(clean_root, classes)
     folder = root / FOLDERS[classes]
     with _alone_in(folder):
@@ -64,15 +67,23 @@ def make_cifar_c(
         files = {name: _made_file(folder, name, len(clean), seed, frost) for name in names}
         missing = {name: tuple(sorted(set(severities) - set(file.severities()))) for name, file in files.items()}
         if any(missing.values()):
-            _make(files, missing, clean, seed, workers, frost, advance)
+            _make(files, missing, clean, seed, workers, textures, advance)
         return [Made(file.path, missing[name], file.severities()) for name, file in files.items()]
 
 
 def _made_file(folder: Path, name: str, rows: int, seed: int, frost: Path | None) -> MadeFile:
     settings: dict[str, Any] = {"seed": seed}
     if name == "frost":
-        settings["textures"] = frost.name if frost else "generated"
+        settings["textures"] = f"photographs {_digest(frost)}" if frost else "generated"
     return MadeFile(folder / f"{name}.npy", rows, settings)
+
+
+def _digest(frost: Path) -> str:
+    """Of the photographs in their order, which is what decides the result; folders of one name may hold others."""
+    digest = hashlib.sha256()
+    for path in image_paths(frost):
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:12]
 
 
 def _make(
@@ -81,7 +92,7 @@ def _make(
     clean: ImageDataset,
     seed: int,
     workers: int,
-    frost: Path | None,
+    textures: FrostTextures | None,
     advance: Advance,
 ) -> None:
     tasks = {
@@ -94,7 +105,7 @@ def _make(
         if severities
     }
     share = 1 / sum(map(len, tasks.values()))
-    with worker_pool(workers, _prepare, (np.asarray(clean.images), seed, frost)) as pool_map:
+    with worker_pool(workers, _prepare, (np.asarray(clean.images), seed, textures)) as pool_map:
         for name, own in tasks.items():
             files[name].write(missing[name], _parts(own, pool_map, functools.partial(advance, name, share)))
 
@@ -121,9 +132,9 @@ class _Source(NamedTuple):
 _source: _Source | None = None  # of a worker process, sent once and not with every task
 
 
-def _prepare(images: Images, seed: int, frost: Path | None) -> None:
+def _prepare(images: Images, seed: int, textures: FrostTextures | None) -> None:
     global _source
-    _source = _Source(images, seed, load_frost_textures(frost) if frost else None)
+    _source = _Source(images, seed, textures)
 
 
 def _corrupted(task: _Task) -> Images:

@@ -1,14 +1,16 @@
-"""Clean CIFAR-10 and CIFAR-100 from the official pickles, read by an unpickler that admits nothing but arrays.
+"""Clean CIFAR-10 and CIFAR-100 from the official pickles, read by an unpickler that admits nothing but bytes.
 
-Unpickling runs whatever code a file asks for. These files ask for numpy arrays only, so nothing else is granted.
+Unpickling calls whatever a file asks for. These files ask for three names of numpy, and get stand-ins that do no more
+than what an array of unsigned bytes needs: numpy's own would make arrays of forged pointers, if a file asked for them.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from tta_panda.errors import DataError
 
 
-class Archive(NamedTuple):
+class OfficialPickle(NamedTuple):
     """Where the test images of a data set are, and what they look like."""
 
     folder: str
@@ -25,68 +27,126 @@ class Archive(NamedTuple):
     md5: str
 
 
-ARCHIVES = {
-    10: Archive("cifar-10-batches-py", "test_batch", "labels", "40351d587109b95175f43aff81a1287e"),
-    100: Archive("cifar-100-python", "test", "fine_labels", "f0ef6b0ae62326f3e7ffdfab6717acfc"),
+OFFICIAL_PICKLES = {
+    10: OfficialPickle("cifar-10-batches-py", "test_batch", "labels", "40351d587109b95175f43aff81a1287e"),
+    100: OfficialPickle("cifar-100-python", "test", "fine_labels", "f0ef6b0ae62326f3e7ffdfab6717acfc"),
 }
 
 
 def read_test_images(path: Path, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images (N, 32, 32, 3) and labels (N,) of the official test pickle."""
     content = _unpickled(path)
-    key = ARCHIVES[classes].labels.encode()
+    key = OFFICIAL_PICKLES[classes].labels.encode()
     if not isinstance(content, dict) or b"data" not in content or key not in content:
         keys = sorted(str(k) for k in content) if isinstance(content, dict) else type(content).__name__
         raise DataError(f"{path} is not the test pickle of CIFAR-{classes}: expected 'data' and {key!r}, found {keys}.")
-    data, labels = content[b"data"], np.asarray(content[key], dtype=np.int64)
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (len(labels), 3072):
-        found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-        raise DataError(f"{path}: expected uint8 rows of 3,072 bytes for {len(labels)} labels, found {found}.")
-    return np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)), labels
+    array, labels = content[b"data"], content[key]
+    if not isinstance(labels, list) or not all(isinstance(label, int) and label.bit_length() < 32 for label in labels):
+        raise DataError(f"{path}: expected a list of whole numbers as {key!r}, found {repr(labels)[:40]}.")
+    found = array.pixels.shape if isinstance(array, _Array) else type(array).__name__
+    if not isinstance(array, _Array) or found != (len(labels), 3072):
+        raise DataError(f"{path}: expected rows of 3,072 bytes for {len(labels)} labels, found {found}.")
+    images = np.ascontiguousarray(array.pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    return images, np.array(labels, dtype=np.int64)
 
 
 def find_test_pickle(root: Path, classes: int) -> Path:
     """The pickle in `root`, in its folder below `root`, or `root` itself where that is the file."""
-    archive = ARCHIVES[classes]
-    candidates = [root, root / archive.file, root / archive.folder / archive.file]
+    official = OFFICIAL_PICKLES[classes]
+    candidates = [root, root / official.file, root / official.folder / official.file]
     for candidate in candidates:
         if candidate.is_file():
             return candidate
     raise DataError(
-        f"No clean CIFAR-{classes} in {root}: expected {root / archive.folder / archive.file}. Unpack the python "
+        f"No clean CIFAR-{classes} in {root}: expected {root / official.folder / official.file}. Unpack the python "
         f"version of CIFAR-{classes} there, or fetch it with: tta-panda data download cifar{classes} --to {root}"
     )
 
 
 def _unpickled(path: Path) -> Any:
     try:
-        return _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-    except DataError:
-        raise
+        return _BytesOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+    except _RefusedError as error:
+        raise DataError(
+            f"{path} asks for {error}, which no CIFAR file does; it is not an official file and was not run. Download "
+            "the data set again."
+        ) from error
     except Exception as error:
-        # A damaged pickle can fail in any way: too short, an unknown opcode, arguments that make no array.
+        # A damaged pickle can fail in any way: too short, an unknown opcode, arguments of another number.
         raise DataError(f"{path} cannot be read as a pickle ({error}); download it again.") from error
 
 
-def _empty_array(kind: type, shape: tuple[int, ...], dtype: bytes) -> NDArray[Any]:
-    """What numpy's own function does for the one case that occurs: an empty array, filled by what follows."""
-    if kind is not np.ndarray or tuple(shape) != (0,):
-        raise DataError(f"a pickled array of kind {kind!r} and shape {shape!r}, which these data sets do not hold")
-    return np.ndarray((0,), dtype="b")
+class _RefusedError(Exception):
+    """What a pickle asked for in vain."""
 
 
-class _ArraysOnly(pickle.Unpickler):
+class _StandIn:
+    """What a pickle gets for a name: it can be called, not changed."""
+
+    def __init__(self, name: str, call: Callable[..., object]):
+        self._name, self._call = name, call
+
+    def __call__(self, *arguments: object) -> object:
+        return self._call(*arguments)
+
+    def __setstate__(self, state: object) -> NoReturn:
+        # Without this method, a pickle could set the attributes of what it was granted.
+        raise _RefusedError(f"a change of {self._name}")
+
+
+class _UnsignedBytes:
+    """The one dtype. Its state is byte order and flags, which bytes have no use for: it cannot become another."""
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+class _Array:
+    """An array: empty when a pickle makes it, filled when its state follows."""
+
+    def __init__(self) -> None:
+        self.pixels: NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _version, shape, dtype, by_columns, content = state
+        if not isinstance(dtype, _UnsignedBytes) or not isinstance(content, bytes):
+            raise _RefusedError(f"an array of {type(content).__name__}")
+        self.pixels = np.frombuffer(content, np.uint8).reshape(shape, order="F" if by_columns else "C")
+
+
+def _call_ndarray(*arguments: object) -> NoReturn:
+    raise _RefusedError("a call of numpy.ndarray")
+
+
+_NDARRAY = _StandIn("numpy.ndarray", _call_ndarray)
+
+
+def _reconstruct(kind: object, shape: object, _code: object) -> _Array:
+    if kind is not _NDARRAY or shape != (0,):
+        raise _RefusedError(f"an array of kind {kind!r} and shape {shape!r}")
+    return _Array()
+
+
+def _dtype(code: object, *_align_and_copy: object) -> _UnsignedBytes:
+    if _text(code) != "u1":
+        raise _RefusedError(f"an array of {_text(code)!r}")
+    return _UnsignedBytes()
+
+
+def _text(item: object) -> object:
+    """The official files are of Python 2, whose strings arrive as bytes."""
+    return item.decode("latin1") if isinstance(item, bytes) else item
+
+
+class _BytesOnly(pickle.Unpickler):
     _GRANTED = {  # noqa: RUF012
-        ("numpy.core.multiarray", "_reconstruct"): _empty_array,
-        ("numpy._core.multiarray", "_reconstruct"): _empty_array,
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
+        ("numpy.core.multiarray", "_reconstruct"): _StandIn("numpy's _reconstruct", _reconstruct),
+        ("numpy._core.multiarray", "_reconstruct"): _StandIn("numpy's _reconstruct", _reconstruct),
+        ("numpy", "ndarray"): _NDARRAY,
+        ("numpy", "dtype"): _StandIn("numpy.dtype", _dtype),
     }
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._GRANTED:
-            raise DataError(
-                f"The pickle asks for {module}.{name}, which no CIFAR file needs; it is not an official file and was "
-                "not run. Download the data set again."
-            )
+            raise _RefusedError(f"{module}.{name}")
         return self._GRANTED[module, name]

@@ -2,52 +2,99 @@
 
 from __future__ import annotations
 
+import filecmp
+import gzip
 import os
 import shutil
 import tarfile
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from tta_panda.data.archives import Archive
 from tta_panda.errors import DataError
 
 
 def unpack(
-    archive: Path,
+    file: Path,
+    archive: Archive,
     folder: Path,
-    expected: Sequence[str],
     progress: Callable[[int, int | None], None] = lambda _done, _total: None,
 ) -> None:
-    """Put what the archive holds into `folder`; entries that are there already are kept."""
+    """Put what the file of an archive holds into `folder`, beside what is there already.
+
+    Nothing is overwritten: where something of the same name differs from what is in the archive, an error names it.
+    """
     if not hasattr(tarfile, "data_filter"):
         raise DataError("This Python cannot unpack archives safely; use Python 3.11.4 or newer.")
-    staging = folder / f".unpacking-{archive.name}"
-    shutil.rmtree(staging, ignore_errors=True)  # of a run that was broken off
-    staging.mkdir(parents=True)
+    staging = folder / f".unpacking-{file.name}"
     try:
-        _extract(archive, staging, progress)
-        found = {path.name for path in staging.iterdir()} | {path.name for path in staging.glob("*/*")}
-        if not found.issuperset(expected):
-            raise DataError(f"{archive} should hold {', '.join(expected)}; found {', '.join(sorted(found)[:8])}.")
-        for entry in sorted(staging.iterdir()):
-            if not (folder / entry.name).exists():
-                os.replace(entry, folder / entry.name)
+        shutil.rmtree(staging, ignore_errors=True)  # of a run that was broken off
+        staging.mkdir(parents=True)
+        _extract(file, staging, progress)
+        if not archive.is_whole(staging):
+            found = sorted(path.relative_to(staging).as_posix() for path in (*staging.glob("*"), *staging.glob("*/*")))
+            raise DataError(f"{file} should hold {shortened(archive.holds)}; found {shortened(found)}.")
+        others = [path.relative_to(folder).as_posix() for path in _differing(staging, folder)]
+        if others:
+            raise DataError(
+                f"{folder} holds files that differ from those in {file.name}: {shortened(others)}. Nothing was "
+                "overwritten. Delete them, or move them away, and run the same command again: the archive is kept, and "
+                "not fetched again."
+            )
+        _move(staging, folder)
+    except OSError as error:
+        raise DataError(_no_room(file, folder, error)) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _extract(archive: Path, staging: Path, progress: Callable[[int, int | None], None]) -> None:
-    size = archive.stat().st_size
+def _extract(file: Path, staging: Path, progress: Callable[[int, int | None], None]) -> None:
+    size = file.stat().st_size
 
     def admit(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
         progress(min(member.offset, size), size)
         return tarfile.data_filter(member, path)  # refuses absolute paths, "..", links that lead out, and devices
 
     try:
-        with tarfile.open(archive) as tar:
+        with tarfile.open(file) as tar:
             tar.extractall(staging, filter=admit)
     except tarfile.FilterError as error:
         raise DataError(
-            f"{archive} was not unpacked, because a file in it would land outside {staging}: {error}"
+            f"{file} was not unpacked, because a file in it would land outside {staging}: {error}"
         ) from error
-    except (tarfile.TarError, EOFError) as error:
-        raise DataError(f"{archive} cannot be unpacked ({error}); delete it and fetch it again.") from error
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{file} cannot be unpacked ({error}); delete it and fetch it again.") from error
+
+
+def _differing(fresh: Path, folder: Path) -> Iterator[Path]:
+    """What in `folder` has the name of something in `fresh`, and is something else."""
+    for entry in sorted(fresh.iterdir()):
+        there = folder / entry.name
+        if entry.is_dir() and there.is_dir():
+            yield from _differing(entry, there)
+        elif there.exists() and (entry.is_dir() or there.is_dir() or not filecmp.cmp(entry, there, shallow=False)):
+            yield there
+
+
+def _move(fresh: Path, folder: Path) -> None:
+    for entry in sorted(fresh.iterdir()):
+        there = folder / entry.name
+        if entry.is_dir() and there.is_dir():
+            _move(entry, there)
+        elif not there.exists():
+            os.replace(entry, there)
+
+
+def _no_room(file: Path, folder: Path, error: OSError) -> str:
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    needed, free = file.stat().st_size / 1e9, shutil.disk_usage(place).free / 1e9
+    return (
+        f"Cannot unpack {file} into {folder} ({error.strerror or error}). It needs about {needed:.1f} GB there, and "
+        f"{free:.1f} GB are free. Make room and run the same command again: the archive is kept, and not fetched again."
+    )
+
+
+def shortened(names: Sequence[str]) -> str:
+    """The first names, and how many more, for messages."""
+    return (", ".join(names[:5]) or "nothing") + (f" and {len(names) - 5} more" if len(names) > 5 else "")

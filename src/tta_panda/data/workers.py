@@ -24,9 +24,13 @@ def default_workers() -> int:
     return os.cpu_count() or 1
 
 
+def _prepare_nothing() -> None:
+    """Unlike a lambda, it can be sent to a process."""
+
+
 @contextlib.contextmanager
 def worker_pool(
-    workers: int, initializer: Callable[..., None] = lambda: None, arguments: Sequence[Any] = ()
+    workers: int, initializer: Callable[..., None] = _prepare_nothing, arguments: Sequence[Any] = ()
 ) -> Iterator[Map]:
     """A `map` over this many processes, each of which calls `initializer` first; one worker is this process."""
     if workers < 1:

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from tta_panda.errors import NumericalError
+
 
 class Tally:
     """Sums over a stream from which accuracy, prediction bias and class histograms follow."""
@@ -19,8 +21,12 @@ class Tally:
         self.labels = torch.zeros(classes, dtype=torch.int64)
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Add a batch: logits (B, K) and labels (B,)."""
-        logits = logits.cpu()
+        """Add a batch: logits (B, K) and labels (B,), both on the CPU."""
+        if not logits.isfinite().all():
+            raise NumericalError(
+                f"Predictions became NaN or infinite after {self.samples} images: the method diverged. "
+                "A smaller learning rate may help, as in --set lr=1e-4."
+            )
         predictions = logits.argmax(dim=1)
         self.samples += len(labels)
         self.correct += int((predictions == labels).sum())

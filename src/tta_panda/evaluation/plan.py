@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from tta_panda.data import DATASETS
+from tta_panda.data import DATASETS, IMAGE_FILE_DATASETS
 from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.dataset import CLEAN
 from tta_panda.data.fingerprint import data_fingerprint
@@ -15,6 +15,7 @@ from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.evaluation.record import RunConfig
 from tta_panda.methods import parse_method
 from tta_panda.methods.options import default_options, resolve_options
+from tta_panda.models import weights_digest
 
 ALL = "all"
 PREPROCESSING: tuple[str, ...] = get_args(RunConfig.model_fields["preprocess"].annotation)
@@ -39,10 +40,17 @@ def plan_runs(
 
     A setting goes to every method that has an option of that name; one that no method has is an error.
     """
-    _check(data, batch_size, preprocess)
+    _check(data, batch_size, preprocess, seeds)
     options = _options_per_method(methods, settings or {})
-    shared: dict[str, Any] = {"model": model, "data": data, "batch_size": batch_size, "limit": limit}
-    shared |= {"preprocess": preprocess, "image_list": list_digest(read_image_list(image_list)) if image_list else None}
+    shared = {
+        "model": model,
+        "weights": weights_digest(model),
+        "data": data,
+        "batch_size": batch_size,
+        "limit": limit,
+        "preprocess": "exact" if data in IMAGE_FILE_DATASETS else preprocess,  # files of any size are fitted one by one
+        "image_list": list_digest(read_image_list(image_list)) if image_list else None,
+    }
     domains = _domains(corruptions, severities)
     fingerprints = {domain: data_fingerprint(data, data_root, *domain) for domain in domains}
     return [
@@ -56,19 +64,21 @@ def plan_runs(
             data_fingerprint=fingerprints[corruption, severity],
             **shared,
         )
-        for seed in seeds
+        for seed in dict.fromkeys(seeds)
         for corruption, severity in domains
         for name in dict.fromkeys(parse_method(method) for method in methods)
     ]
 
 
-def _check(data: str, batch_size: int, preprocess: str) -> None:
+def _check(data: str, batch_size: int, preprocess: str, seeds: Sequence[int]) -> None:
     if data not in DATASETS:
         raise UnknownNameError("data set", data, DATASETS)
     if batch_size < 1:
         raise InvalidInputError(f"The batch size must be at least 1, got {batch_size}.")
     if preprocess not in PREPROCESSING:
         raise UnknownNameError("preprocessing", preprocess, PREPROCESSING)
+    if any(seed < 0 for seed in seeds):
+        raise InvalidInputError(f"Seeds must not be negative, got {', '.join(map(str, seeds))}.")
 
 
 def _domains(corruptions: Sequence[str], severities: Sequence[int]) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""What was run and what came out: the typed records that every table, plot and page derives from."""
+"""What was run and what came out, as typed records: the only thing that tables and figures are made from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMAT = 1
 
 
 class RunConfig(BaseModel):
-    """Everything that decides a run's numbers; its hash is the record's file name.
+    """What decides a run's numbers; its hash is the record's file name.
 
     Where data lie on this machine is not part of it, so folders of records from several machines merge by copying.
     """
@@ -27,6 +27,8 @@ class RunConfig(BaseModel):
     panda: bool
     options: dict[str, Any]
     model: str
+    weights: str | None = None
+    """Digest of weights that are a local file or come with the package; None for published ones, which a tag names."""
     data: str
     corruption: str
     severity: int

@@ -58,7 +58,9 @@ def evaluate(
 def _update(evaluations: Sequence[Evaluation], images: Tensor, labels: Tensor) -> None:
     if len(evaluations) == 1:
         start = time.perf_counter()
-        logits = evaluations[0].method.adapt(images)
+        logits = (
+            evaluations[0].method.adapt(images).cpu()
+        )  # to the CPU within the time: a GPU answers before it is done
         evaluations[0].update(logits, labels, time.perf_counter() - start)
         return
     # Negatives are drawn by a method that uses them; the others take the features of the same pass.
@@ -70,7 +72,7 @@ def _update(evaluations: Sequence[Evaluation], images: Tensor, labels: Tensor) -
         if not isinstance(evaluation.method, FrozenMethod):
             raise TypeError(f"{type(evaluation.method).__name__} trains its encoder and cannot share a pass.")
         start = time.perf_counter()
-        logits = evaluation.method.adapt_encoded(encoded)
+        logits = evaluation.method.adapt_encoded(encoded).cpu()
         evaluation.update(logits, labels, encoding + time.perf_counter() - start)
 
 
@@ -121,8 +123,7 @@ class Runner:
         first = configs[0]
         dataset = self._data(first)
         classifier = self._classifier(first.model, dataset)
-        one_by_one = first.preprocess == "exact" or not dataset.same_size
-        fit = classifier.model.image_size if one_by_one else None
+        fit = classifier.model.image_size if first.preprocess == "exact" else None
         stream = Stream(dataset, first.batch_size, first.seed, fit)
         methods = [build_method(c.method_name, classifier, c.options, c.seed) for c in configs]
         for group in shared_passes(methods):

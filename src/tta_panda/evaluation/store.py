@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +15,8 @@ from tta_panda.errors import StoreError
 from tta_panda.evaluation.record import RunConfig, RunRecord
 
 logger = logging.getLogger(__name__)
+
+_RECORD_NAME = re.compile(r"[0-9a-f]{20}\.json")  # a folder may hold other JSON files, which are none of our business
 
 
 class RunStore:
@@ -38,8 +41,17 @@ class RunStore:
         return self.root / f"{config.key}.json"
 
     def load(self, config: RunConfig) -> RunRecord | None:
-        """The record of a configuration; None where there is none, or none that can be read."""
-        return self._read(self.path(config))
+        """The record of a configuration; None where there is none. A damaged one is set aside, to be made again."""
+        path = self.path(config)
+        record = self._read(path)
+        if record is None and path.exists():
+            aside = path.with_suffix(".damaged")
+            logger.warning("%s is not a valid record; it is kept as %s and its run is made again", path, aside.name)
+            try:
+                path.replace(aside)
+            except OSError as error:
+                raise StoreError(f"Cannot set aside the damaged {path} ({error.strerror or error}).") from error
+        return record
 
     def existing(self, configs: Iterable[RunConfig]) -> dict[str, RunRecord]:
         """The records that are there, by the key of their configuration."""
@@ -48,13 +60,15 @@ class RunStore:
     def save(self, record: RunRecord) -> Path:
         """Write a record so that a reader, or a crash, never meets half of it."""
         target = self.path(record.config)
+        part = target.with_suffix(f".{os.getpid()}.tmp")
         try:
-            with tempfile.NamedTemporaryFile("w", dir=self.root, suffix=".tmp", delete=False, encoding="utf-8") as file:
+            with part.open("w", encoding="utf-8") as file:
                 file.write(record.model_dump_json(indent=1))
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(file.name, target)
+            os.replace(part, target)
         except OSError as error:
+            part.unlink(missing_ok=True)
             raise StoreError(f"Cannot write {target} ({error.strerror or error}).") from error
         return target
 
@@ -62,11 +76,16 @@ class RunStore:
         """Every readable record of the folder, in a stable order."""
         if not self.root.is_dir():
             raise StoreError(f"There is no folder {self.root}. Make records with: tta-panda bench -o {self.root}")
-        found = (self._read(path) for path in sorted(self.root.glob("*.json")))
-        return [record for record in found if record is not None]
+        records = []
+        for path in sorted(path for path in self.root.glob("*.json") if _RECORD_NAME.fullmatch(path.name)):
+            record = self._read(path)
+            if record is None:
+                logger.warning("%s is not a valid record and is left out", path)
+            else:
+                records.append(record)
+        return records
 
     def _read(self, path: Path) -> RunRecord | None:
-        """A damaged record is set aside, so that its run is made again and nothing is lost silently."""
         try:
             return RunRecord.model_validate_json(path.read_bytes())
         except FileNotFoundError:
@@ -74,7 +93,4 @@ class RunStore:
         except OSError as error:
             raise StoreError(f"Cannot read {path} ({error.strerror or error}).") from error
         except ValidationError:
-            aside = path.with_suffix(".damaged")
-            logger.warning("%s is not a valid record; it is kept as %s and its run counts as missing", path, aside.name)
-            path.replace(aside)
             return None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
+import torch
 from torch import nn
 
 from tta_panda.errors import InvalidInputError
@@ -35,9 +36,11 @@ def adaptable_copy(model: Model) -> tuple[Model, dict[str, nn.Parameter]]:
     if not trained:
         raise InvalidInputError(f"The image encoder of {model.name} has no normalisation layer with weights to adapt.")
     tensors = [*module.parameters(), *module.buffers()]
-    shared = {id(tensor): tensor for tensor in tensors if id(tensor) not in trained}
-    twin = cast(Model, copy.deepcopy(module, shared))
-    adapted = normalisation_parameters(twin.image_encoder)
-    for parameter in adapted.values():
-        parameter.requires_grad_(True)
+    tools = [value for name, value in vars(module).items() if not name.startswith("_")]  # a tokenizer, say
+    shared: dict[int, Any] = {id(item): item for item in (*tensors, *tools) if id(item) not in trained}
+    with torch.inference_mode(False):
+        twin = cast(Model, copy.deepcopy(module, shared))
+        adapted = normalisation_parameters(twin.image_encoder)
+        for parameter in adapted.values():
+            parameter.requires_grad_(True)
     return twin, adapted

@@ -61,12 +61,19 @@ class Method(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where the method that gave this `state_dict` stood."""
-        unknown = set(state["state"]) ^ set(self._defaults)
-        if unknown:
-            raise InvalidInputError(f"This state is not one of {type(self).__name__}: {sorted(unknown)} do not match.")
+        own = self.state_dict()
+        if {key: _keys(value) for key, value in state.items()} != {key: _keys(value) for key, value in own.items()}:
+            raise InvalidInputError(
+                f"This state belongs to another method, or one with another debias, than this {type(self).__name__}: "
+                f"it holds {', '.join(sorted(state))}."
+            )
         for name, value in state["state"].items():
             setattr(self, name, copy.deepcopy(value))
         self.features.load_state_dict(state["features"])
+
+
+def _keys(value: Any) -> Any:
+    return sorted(value) if isinstance(value, dict) else None
 
 
 class FrozenMethod(Method):
@@ -95,7 +102,8 @@ class TrainedMethod(Method):
         super().__init__(classifier, debias=debias, seed=seed)
         self.model: VisionLanguageModel
         self.model, self.adapted = adaptable_copy(classifier.model)
-        self._initial = {name: parameter.detach().clone() for name, parameter in self.adapted.items()}
+        with torch.inference_mode(False):
+            self._initial = {name: parameter.detach().clone() for name, parameter in self.adapted.items()}
         self._optimizer: torch.optim.Optimizer | None = None
 
     @abstractmethod

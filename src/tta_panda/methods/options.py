@@ -26,7 +26,7 @@ def default_options(name: MethodName) -> Options:
     """Every option of a method with its default, Panda's included where the name asks for it."""
     signature = inspect.signature(METHODS.get(name.base).__init__)
     options = {key: p.default for key, p in signature.parameters.items() if key not in _NOT_OPTIONS}
-    return options | (_panda_defaults() if name.panda else {})
+    return options | (panda_options() if name.panda else {})
 
 
 def resolve_options(name: MethodName, settings: Mapping[str, Any]) -> Options:
@@ -42,7 +42,7 @@ def resolve_options(name: MethodName, settings: Mapping[str, Any]) -> Options:
 
 def build_method(name: MethodName, classifier: ZeroShotClassifier, options: Options, seed: int) -> Method:
     """The method with resolved options."""
-    panda_keys = set(_panda_defaults()) if name.panda else set()
+    panda_keys = set(panda_options()) if name.panda else set()
     debias = Panda(**{key: value for key, value in options.items() if key in panda_keys}) if name.panda else None
     own = {key: value for key, value in options.items() if key not in panda_keys}
     return METHODS.get(name.base)(classifier, debias=debias, seed=seed, **own)
@@ -59,7 +59,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
-def _panda_defaults() -> Options:
+def panda_options() -> Options:
+    """Every option of Panda with its default."""
     return {field.name: field.default for field in dataclasses.fields(Panda)}
 
 

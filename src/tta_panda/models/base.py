@@ -67,13 +67,16 @@ class ZeroShotClassifier:
         self.templates = _checked_templates(templates)
         self.text_features = self._encode_prompts()  # (K, D), unit
 
-    @torch.no_grad()
     def _encode_prompts(self) -> Tensor:
-        per_template = [
-            F.normalize(self.model.encode_text([template.format(name) for name in self.class_names]).float(), dim=-1)
-            for template in self.templates
-        ]
-        return F.normalize(torch.stack(per_template).mean(dim=0), dim=-1)
+        # Not in the caller's inference mode, if any: methods that train use these features in their graphs.
+        with torch.inference_mode(False), torch.no_grad():
+            per_template = [
+                F.normalize(
+                    self.model.encode_text([template.format(name) for name in self.class_names]).float(), dim=-1
+                )
+                for template in self.templates
+            ]
+            return F.normalize(torch.stack(per_template).mean(dim=0), dim=-1)
 
     @property
     def logit_scale(self) -> float:

@@ -75,27 +75,41 @@ def load_open_clip(name: str, pretrained: str | None, device: str = "cpu") -> Op
     if directory.is_dir():
         return _load_directory(directory, device)
     if open_clip.get_model_config(name) is None:
-        raise UnknownNameError("model", name, ["mini", *open_clip.list_models()])
+        raise _unknown_model(name)
     if pretrained is None:
         tags = open_clip.list_pretrained_tags_by_model(name)
         raise ModelLoadError(
             f"Which weights for {name}? Write {name}:TAG with one of the tags {', '.join(tags) or '(none published)'}, "
             f"{name}:PATH with a checkpoint file, or {name}:{RANDOM} for random weights."
         )
-    quick_gelu = False
+    label = f"{name}:{pretrained}"
     if pretrained == RANDOM:
-        weights = None
-    elif Path(pretrained).expanduser().is_file():
-        weights = str(Path(pretrained).expanduser())
-    else:
-        quick_gelu = _tag_uses_quick_gelu(name, pretrained)
-        weights = pretrained
-    with _explained(name, pretrained), _quiet(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # random weights are the same ones every time
-        clip = open_clip.create_model(
-            name, pretrained=weights, device=device, force_quick_gelu=quick_gelu, pretrained_text=False
-        )
-        return OpenClipModel(clip, open_clip.get_tokenizer(name), f"{name}:{pretrained}")
+        return create_open_clip(name, None, label, device)
+    if Path(pretrained).expanduser().is_file():
+        _warn_of_quick_gelu(name, pretrained)
+        return create_open_clip(name, str(Path(pretrained).expanduser()), label, device)
+    quick_gelu = _tag_uses_quick_gelu(name, pretrained)
+    with _unfetchable_explained(name, pretrained):
+        return create_open_clip(name, pretrained, label, device, force_quick_gelu=quick_gelu)
+
+
+def create_open_clip(
+    source: str,
+    weights: str | None,
+    label: str,
+    device: str,
+    negative_patch_size: int = PAPER_PATCH_SIZE,
+    **options: Any,
+) -> OpenClipModel:
+    """What open_clip makes of a source and weights, or one sentence that says why it cannot."""
+    try:
+        with _quiet(), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)  # random weights are the same ones every time
+            clip = open_clip.create_model(source, pretrained=weights, device=device, pretrained_text=False, **options)
+            return OpenClipModel(clip, open_clip.get_tokenizer(source), label, negative_patch_size)
+    except Exception as error:  # open_clip, torch, safetensors and the hub each have their own
+        first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ModelLoadError(f"Cannot load {label}: {first_line}") from error
 
 
 def _load_directory(directory: Path, device: str) -> OpenClipModel:
@@ -105,10 +119,26 @@ def _load_directory(directory: Path, device: str) -> OpenClipModel:
             f"{directory} holds no open_clip_config.json (found: {found}). Put the configuration beside the weights or "
             f"name the architecture and the file, as in ViT-B-32-quickgelu:{directory / 'weights.safetensors'}."
         )
-    source = f"local-dir:{directory}"
-    with _explained(source, None), _quiet():
-        clip = open_clip.create_model(source, device=device, require_pretrained=True)
-        return OpenClipModel(clip, open_clip.get_tokenizer(source), str(directory))
+    return create_open_clip(f"local-dir:{directory}", None, str(directory), device, require_pretrained=True)
+
+
+def _unknown_model(name: str) -> ModelLoadError | UnknownNameError:
+    if Path(name).suffix or "/" in name or "\\" in name:
+        return ModelLoadError(
+            f"{name} is not a directory with a model. To load a checkpoint file, name its architecture, too, as in "
+            f"ViT-B-32-quickgelu:{name}"
+        )
+    return UnknownNameError("model", name, ["mini", *open_clip.list_models()])
+
+
+def _warn_of_quick_gelu(name: str, file: str) -> None:
+    """A file does not say which activation its weights were trained with, and the wrong one only costs accuracy."""
+    if open_clip.get_model_config(f"{name}-quickgelu") is not None:
+        warnings.warn(
+            f"{file} runs with the activation of {name}, GELU. If these weights are OpenAI's, or were trained with "
+            f"QuickGELU for another reason, load them as {name}-quickgelu:{file}",
+            stacklevel=4,
+        )
 
 
 def _tag_uses_quick_gelu(name: str, tag: str) -> bool:
@@ -134,24 +164,20 @@ def _tag_uses_quick_gelu(name: str, tag: str) -> bool:
 
 
 @contextlib.contextmanager
-def _explained(name: str, pretrained: str | None) -> Iterator[None]:
-    """Turn whatever goes wrong while weights are fetched or loaded into one sentence that says what to do."""
+def _unfetchable_explained(name: str, tag: str) -> Iterator[None]:
+    """Say which file to bring, and what to type then, where the weights behind a tag cannot be fetched."""
     try:
         yield
-    except (ModelLoadError, UnknownNameError):
-        raise
-    except Exception as error:
-        published = open_clip.get_pretrained_cfg(name, pretrained) if pretrained else None
-        first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        if not published:
-            raise ModelLoadError(f"Cannot load {name}{f':{pretrained}' if pretrained else ''}: {first_line}") from error
-        source = str(published.get("hf_hub") or published.get("url") or "")
-        where = f"the model repository {source.strip('/')}" if published.get("hf_hub") else source
+    except ModelLoadError as error:
+        published = open_clip.get_pretrained_cfg(name, tag)
+        repository = str(published.get("hf_hub") or "").strip("/")
+        where = f"the model repository {repository}" if repository else str(published.get("url"))
+        quick = published.get("quick_gelu", False) and not name.endswith("-quickgelu")
+        architecture = f"{name}-quickgelu" if quick else name  # a file cannot say what the tag says
         raise ModelLoadError(
-            f"Cannot fetch the weights of {name}:{pretrained} ({first_line}).\n"
-            f"On a machine with network access, get open_clip_model.safetensors (or the .pt/.bin file) from {where}, "
-            f"copy it here, for instance to weights/{name}.safetensors, and name it instead of the tag: "
-            f"--model {name}:weights/{name}.safetensors"
+            f"{error}\nIf the weights cannot be fetched from here: get open_clip_model.safetensors (or the .pt or .bin "
+            f"file) from {where} on another machine, copy it to, for instance, weights/{architecture}.safetensors, and "
+            f"name it instead of the tag: --model {architecture}:weights/{architecture}.safetensors"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The paper's idea and nothing else: negatives, the offset they give, and how much of it to subtract."""
+"""Panda itself: negatives, the offset they give, and how much of it to subtract."""
 
 from tta_panda.panda.debias import Batch, Debiaser, Encoded, Panda, split_encoded
 from tta_panda.panda.negatives import SAMPLERS, NegativePlan, apply_plan, sample_plan

@@ -98,7 +98,7 @@ class AutoBeta:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for name in self._STATE:
-            setattr(self, name, state[name].clone())
+            setattr(self, name, state[name].clone().cpu())
 
     _STATE = ("images", "probabilities", "entropies", "similarities", "offset_similarities")
 

@@ -64,7 +64,7 @@ class Encoded(NamedTuple):
 
     features: Tensor  # v (B, D)
     offset: Tensor | None = None  # (1, D) or (B, D)
-    number: int = 0  # of the batch: a further pass on a batch uses the beta that the first one chose
+    number: int | None = None  # of the batch: a further pass on a batch uses the beta that the first one chose
 
 
 class Debiaser:
@@ -77,7 +77,7 @@ class Debiaser:
         self.generator = torch.Generator()
         self.rule = beta_rule(panda.beta)
         self.drawn = 0  # batches that negatives were drawn for
-        self.debiased = 0  # number of the batch that `beta` was chosen for
+        self.debiased: int | None = None  # number of the batch that `beta` was chosen for
         self.beta = 0.0
         self.reset()
 
@@ -105,7 +105,7 @@ class Debiaser:
         features, offset, number = encoded
         if offset is None:
             raise InvalidInputError("This batch was encoded without negatives; encode it with the Panda that uses it.")
-        if number != self.debiased:
+        if number is None or number != self.debiased:
             with torch.no_grad():
                 self.beta = self.rule.choose(features.detach() @ text.T, offset.detach() @ text.T, scale)
             self.debiased = number
@@ -114,7 +114,7 @@ class Debiaser:
     def reset(self) -> None:
         self.generator.manual_seed(self.seed)
         self.rule.reset()
-        self.drawn, self.debiased, self.beta = 0, 0, 0.0
+        self.drawn, self.debiased, self.beta = 0, None, 0.0
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -126,7 +126,7 @@ class Debiaser:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.generator.set_state(state["generator"])
+        self.generator.set_state(state["generator"].cpu())
         self.rule.load_state_dict(state["rule"])
         self.drawn, self.debiased, self.beta = state["drawn"], state["debiased"], state["beta"]
 

@@ -84,6 +84,8 @@ SamplerName = Literal["pool", "same_cell", "within_image"]
 
 def sample_pool(batch: int, grid: PatchGrid, count: int, generator: torch.Generator) -> NegativePlan:
     """The paper's negatives: any patch of the batch may land in any cell, and each is used at most once."""
+    if batch == 1:
+        return sample_within_image(batch, grid, count, generator)
     count = min(count, batch)
     chosen = torch.randperm(batch * grid.cells, generator=generator)[: count * grid.cells].view(count, grid.cells)
     return NegativePlan(grid, chosen // grid.cells, chosen % grid.cells)
@@ -92,10 +94,10 @@ def sample_pool(batch: int, grid: PatchGrid, count: int, generator: torch.Genera
 def sample_same_cell(batch: int, grid: PatchGrid, count: int, generator: torch.Generator) -> NegativePlan:
     """The authors' code: every cell keeps its place and is filled from images other than a base image.
 
-    With fewer than three images the others cannot be mixed, so the base takes part; a negative never repeats an input
-    as long as there are two cells to tell them apart.
+    With fewer than three images the others cannot be mixed, so the base takes part, and a single image has its cells
+    shuffled. A negative never repeats an input as long as there are two cells to tell them apart.
     """
-    if batch == 1:  # nothing to exchange with: the only image's own cells are shuffled
+    if batch == 1:
         return sample_within_image(batch, grid, count, generator)
     base = torch.randint(batch, (count, 1), generator=generator)
     if batch == 2:
@@ -110,6 +112,8 @@ def sample_same_cell(batch: int, grid: PatchGrid, count: int, generator: torch.G
 def sample_within_image(batch: int, grid: PatchGrid, count: int, generator: torch.Generator) -> NegativePlan:
     """The paper's ablation: one negative per image, made of that image's own patches. `count` has no meaning here."""
     order = torch.rand(batch, grid.cells, generator=generator).argsort(dim=1)
+    unshuffled = (order == torch.arange(grid.cells)).all(dim=1, keepdim=True)
+    order = torch.where(unshuffled, order.roll(1, dims=1), order)  # a negative must not be the image itself
     images = torch.arange(batch).view(-1, 1).expand(-1, grid.cells)
     return NegativePlan(grid, images, order)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tta_panda.data.corruptions import GROUPS
 from tta_panda.data.dataset import CLEAN
-from tta_panda.evaluation.record import RunRecord
+from tta_panda.evaluation.record import RunConfig, RunRecord
 from tta_panda.methods import MethodName
 
 
@@ -17,14 +17,23 @@ class Setting(NamedTuple):
     """What all runs of one table have in common."""
 
     model: str
+    weights: str | None
     data: str
     severity: int
     batch_size: int
     limit: int | None
+    preprocess: str
+    image_list: str | None
+    fingerprint: str | None = None
+    """Given only where data of one name and different content would otherwise be mixed."""
 
     def __str__(self) -> str:
         parts = [self.model, self.data, f"severity {self.severity}", f"batches of {self.batch_size}"]
-        return ", ".join([*parts, f"first {self.limit} images"] if self.limit else parts)
+        parts += [f"{self.limit} images"] if self.limit else []
+        parts += [f"image list {self.image_list}"] if self.image_list else []
+        parts += [f"data {self.fingerprint}"] if self.fingerprint else []
+        parts += ["exact preprocessing"] if self.preprocess == "exact" else []
+        return ", ".join(parts)
 
 
 class Series(NamedTuple):
@@ -136,17 +145,43 @@ def _delta(table: ResultTable, plain: Series, panda: Series, metric: str, factor
 
 def result_tables(records: Iterable[RunRecord]) -> list[ResultTable]:
     """One table per setting. Clean runs have no severity, so they stand in the table of every severity."""
-    records = list(records)
-    bases: dict[tuple[Any, ...], dict[int, list[RunRecord]]] = {}
+    settings = _by_setting(records)
+    clean = {setting: members for setting, members in settings.items() if setting.severity == 0}
+    tables, placed = [], set()
+    for setting, members in sorted(settings.items(), key=lambda item: item[0].severity):
+        if setting.severity == 0:
+            continue
+        fitting = [c for c in clean if c._replace(severity=setting.severity) == setting]
+        placed.update(fitting)
+        tables.append(_table(setting, [record for c in fitting for record in clean[c]] + members))
+    return tables + [_table(setting, members) for setting, members in clean.items() if setting not in placed]
+
+
+def _by_setting(records: Iterable[RunRecord]) -> dict[Setting, list[RunRecord]]:
+    settings: dict[Setting, list[RunRecord]] = {}
     for record in records:
-        c = record.config
-        bases.setdefault((c.model, c.data, c.batch_size, c.limit), {}).setdefault(c.severity, []).append(record)
-    tables = []
-    for (model, data, batch_size, limit), by_severity in bases.items():
-        clean = by_severity.pop(0, [])
-        for severity, members in sorted(by_severity.items()) or [(0, [])]:
-            tables.append(_table(Setting(model, data, severity, batch_size, limit), [*clean, *members]))
-    return tables
+        settings.setdefault(_setting(record.config), []).append(record)
+    separate: dict[Setting, list[RunRecord]] = {}
+    for setting, members in settings.items():
+        runs = {(Series.of(record), record.config.corruption, record.config.seed) for record in members}
+        mixed = len(runs) < len(members)  # the same run twice: on different data
+        for record in members:
+            fingerprint = record.config.data_fingerprint if mixed else None
+            separate.setdefault(setting._replace(fingerprint=fingerprint), []).append(record)
+    return separate
+
+
+def _setting(config: RunConfig) -> Setting:
+    return Setting(
+        model=config.model,
+        weights=config.weights,
+        data=config.data,
+        severity=config.severity,
+        batch_size=config.batch_size,
+        limit=config.limit,
+        preprocess=config.preprocess,
+        image_list=config.image_list,
+    )
 
 
 def _table(setting: Setting, records: Sequence[RunRecord]) -> ResultTable:

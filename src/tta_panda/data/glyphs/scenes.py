@@ -1,7 +1,7 @@
 """Captioned pictures for contrastive training: single symbols, and the breadth of things that web data hold besides.
 
-A model that only ever saw single symbols reads anything at all as a symbol. Scenes of several things, collages,
-close-ups and patterns, each with a caption of its own, teach it that pictures may be something else.
+To a model that knows nothing but single symbols, everything is one. Scenes of several things, collages, close-ups and
+patterns, each with a caption of its own, teach it that pictures may be something else.
 None of these pictures carries a corruption of the benchmark.
 """
 

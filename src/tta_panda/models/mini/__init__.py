@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import open_clip
-
-from tta_panda.models.openclip import OpenClipModel
+if TYPE_CHECKING:
+    from tta_panda.models.openclip import OpenClipModel
 
 ARCHITECTURE = "tta-panda-mini"
 WEIGHTS = Path(__file__).with_name("mini.safetensors")
 
 PATCH_SIZE = 16
-"""Half the image's side: a smaller piece of a symbol still reads as a symbol, and subtracting it would hurt."""
+"""Half the image's side. Smaller pieces are still recognised as the symbol they were cut from."""
 
 
 def register_architecture() -> None:
     """Make the configuration known to open_clip, by its own mechanism."""
+    import open_clip
+
     if open_clip.get_model_config(ARCHITECTURE) is None:
         open_clip.add_model_config(Path(__file__).with_name(f"{ARCHITECTURE}.json"))
 
 
 def load_mini(device: str = "cpu") -> OpenClipModel:
+    from tta_panda.models.openclip import create_open_clip
+
     register_architecture()
-    clip = open_clip.create_model(ARCHITECTURE, pretrained=str(WEIGHTS), device=device)
-    return OpenClipModel(clip, open_clip.get_tokenizer(ARCHITECTURE), "mini", negative_patch_size=PATCH_SIZE)
+    return create_open_clip(ARCHITECTURE, str(WEIGHTS), "mini", device, PATCH_SIZE)
