@@ -124,7 +124,7 @@ def everything_below(kind: type[TtaPandaError]) -> Iterator[type[TtaPandaError]]
         yield from everything_below(child)
 
 
-@pytest.mark.parametrize("kind", everything_below(TtaPandaError), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*everything_below(TtaPandaError)], ids=lambda kind: kind.__name__)
 def test_errors_survive_being_pickled(kind: type[TtaPandaError]) -> None:
     error = kind("corruption", "frog", ["fog"]) if issubclass(kind, UnknownNameError) else kind("a message")
     copy = pickle.loads(pickle.dumps(error))

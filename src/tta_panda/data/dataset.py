@@ -39,7 +39,7 @@ class Dataset(Protocol):
         """Images (B, H, W, 3); with `fit`, each one resized and cropped by Pillow to that many pixels a side."""
 
     def head(self, limit: int | None) -> Self:
-        """The first `limit` images; all of them for None."""
+        """`limit` of the images, all of them for None; which ones is the data set's choice, and always the same."""
 
 
 @dataclass(frozen=True)
