@@ -116,4 +116,4 @@ def test_keys_are_the_same_on_every_machine() -> None:
         batch_size=100,
         seed=0,
     )
-    assert config.key == "4c9c11be12f820a9b1a0"
+    assert config.key == "e4af542b1d6622ff9033"
