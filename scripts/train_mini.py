@@ -29,9 +29,8 @@ from torch.utils.data import DataLoader, Dataset
 from tta_panda.data.glyphs.render import draw_symbol
 from tta_panda.data.glyphs.scenes import draw_captioned
 from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
+from tta_panda.models.mini import ARCHITECTURE, WEIGHTS, register_architecture
 
-PACKAGE_DIR = Path(__file__).parents[1] / "src" / "tta_panda" / "models" / "mini"
-MODEL_NAME = "tta-panda-mini"
 VALIDATION_SEED = 10_000
 
 
@@ -40,7 +39,7 @@ class CaptionedBatches(Dataset[tuple[torch.Tensor, torch.Tensor, torch.Tensor]])
 
     def __init__(self, steps: int, batch_size: int, seed: int):
         self.steps, self.batch_size, self.seed = steps, batch_size, seed
-        self.tokenizer = open_clip.get_tokenizer(MODEL_NAME)
+        self.tokenizer = open_clip.get_tokenizer(ARCHITECTURE)
 
     def __len__(self) -> int:
         return self.steps
@@ -76,7 +75,7 @@ def validation_accuracy(model: open_clip.CLIP, images_per_class: int = 50) -> fl
     model.eval()
     rng = np.random.default_rng(VALIDATION_SEED)
     pictures = [draw_symbol(name, rng) for name in VALIDATION_CLASSES for _ in range(images_per_class)]
-    tokens = open_clip.get_tokenizer(MODEL_NAME)([f"a photo of a {name}." for name in VALIDATION_CLASSES])
+    tokens = open_clip.get_tokenizer(ARCHITECTURE)([f"a photo of a {name}." for name in VALIDATION_CLASSES])
     text = model.encode_text(tokens, normalize=True)
     image = model.encode_image(normalise(torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)), normalize=True)
     labels = torch.arange(len(VALIDATION_CLASSES)).repeat_interleave(images_per_class)
@@ -96,7 +95,7 @@ def train(arguments: argparse.Namespace) -> None:
     checkpoint = work_dir / "checkpoint.pt"
 
     torch.manual_seed(arguments.seed)
-    model = open_clip.create_model(MODEL_NAME)
+    model = open_clip.create_model(ARCHITECTURE)
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
     optimizer = torch.optim.AdamW(
@@ -112,9 +111,7 @@ def train(arguments: argparse.Namespace) -> None:
         first = saved["step"]
 
     batches = CaptionedBatches(arguments.steps, arguments.batch_size, arguments.seed)
-    loader = DataLoader(
-        batches, batch_size=None, sampler=range(first, arguments.steps), num_workers=1, prefetch_factor=4
-    )
+    loader = DataLoader(batches, batch_size=None, sampler=range(first, arguments.steps), num_workers=arguments.workers)
     model.train()
     unmasked_from = round(arguments.steps * arguments.masked_share)
     recent: list[tuple[float, float]] = []
@@ -135,11 +132,11 @@ def train(arguments: argparse.Namespace) -> None:
         recent.append((loss.item(), scale.item()))
 
         done = step + 1
-        if done % 100 == 0 or done == arguments.steps:
+        if done % min(100, arguments.save_every) == 0 or done == arguments.steps:
             loss_mean, scale_mean = np.mean(recent, axis=0)
             recent.clear()
             entry = {"step": done, "loss": round(float(loss_mean), 4), "scale": round(float(scale_mean), 2)}
-            if done % 500 == 0 or done == arguments.steps:
+            if done % arguments.save_every == 0 or done == arguments.steps:
                 entry["validation"] = validation_accuracy(model)
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": done}
                 torch.save(state, checkpoint.with_suffix(".tmp"))
@@ -154,22 +151,27 @@ def export(work_dir: Path) -> None:
     """Write the checkpoint's weights as fp16 safetensors into the package."""
     state = torch.load(work_dir / "checkpoint.pt", weights_only=True)
     weights = {name: tensor.half().contiguous() for name, tensor in state["model"].items()}
-    target = PACKAGE_DIR / "mini.safetensors"
-    save_file(weights, target, metadata={"step": str(state["step"])})
-    print(f"{target}: {target.stat().st_size / 1e6:.1f} MB")
+    save_file(weights, WEIGHTS, metadata={"step": str(state["step"])})
+    print(f"{WEIGHTS}: {WEIGHTS.stat().st_size / 1e6:.1f} MB")
 
 
-def main() -> None:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work-dir", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=8000)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--masked-share", type=float, default=0.6, help="share of the steps that drop half the tokens")
+    parser.add_argument("--save-every", type=int, default=500, help="steps between checkpoints")
+    parser.add_argument("--workers", type=int, default=1, help="processes that draw pictures; 0 draws in this one")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--export", action="store_true", help="write the weights into the package instead of training")
-    arguments = parser.parse_args()
-    open_clip.add_model_config(PACKAGE_DIR / f"{MODEL_NAME}.json")
+    return parser
+
+
+def main() -> None:
+    arguments = make_parser().parse_args()
+    register_architecture()
     if arguments.export:
         export(arguments.work_dir)
     else:

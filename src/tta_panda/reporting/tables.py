@@ -199,6 +199,6 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
-def lower_bias_count(table: ResultTable, plain: Series, panda: Series) -> int:
-    """In how many corruptions Panda's predictions are less biased than the plain method's."""
-    return sum(table.value(panda, name, "l1") < table.value(plain, name, "l1") for name in table.corrupted)
+def lower_bias_count(table: ResultTable, series: Series, other: Series) -> int:
+    """In how many corruptions the predictions of `other` are less biased than those of `series`."""
+    return sum(table.value(other, name, "l1") < table.value(series, name, "l1") for name in table.corrupted)
