@@ -41,8 +41,8 @@ def verdicts(table: ResultTable) -> list[str]:
         f"{table.label(panda)} against {table.label(plain)}: "
         f"accuracy {_change(100 * table.mean(plain, 'accuracy'), 100 * table.mean(panda, 'accuracy'), 1)}, "
         f"bias {_change(table.mean(plain, 'l1'), table.mean(panda, 'l1'), 3)}, "
-        f"lower in {lower_bias_count(table, plain, panda)} of {len(table.corrupted)} corruptions "
-        f"and higher in {lower_bias_count(table, panda, plain)}"
+        f"lower in {lower_bias_count(table, plain, panda)} and higher in {lower_bias_count(table, panda, plain)} "
+        f"of {len(table.corrupted)}"
         for plain, panda in table.pairs()
         if not math.isnan(table.mean(plain, "l1") + table.mean(panda, "l1"))
     ]
