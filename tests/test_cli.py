@@ -18,7 +18,12 @@ import pytest
 
 from tta_panda.cli import main
 
-COMMAND = [sys.executable, "-c", "from tta_panda.cli import main; main()"]
+COMMAND = [
+    sys.executable,
+    "-c",
+    # A shell's background jobs ignore Ctrl-C, and what they start inherits that.
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from tta_panda.cli import main; main()",
+]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"}
 SMALL = ["--data", "glyphs-val-c", "--limit", "40", "--batch-size", "20"]
 
