@@ -58,9 +58,8 @@ def evaluate(
 def _update(evaluations: Sequence[Evaluation], images: Tensor, labels: Tensor) -> None:
     if len(evaluations) == 1:
         start = time.perf_counter()
-        logits = (
-            evaluations[0].method.adapt(images).cpu()
-        )  # to the CPU within the time: a GPU answers before it is done
+        # To the CPU within the measured time: a GPU hands its result out before it is done.
+        logits = evaluations[0].method.adapt(images).cpu()
         evaluations[0].update(logits, labels, time.perf_counter() - start)
         return
     # Negatives are drawn by a method that uses them; the others take the features of the same pass.
