@@ -16,14 +16,15 @@ from tta_panda.registry import Registry
 PACKAGE = Path(tta_panda.__file__).parent
 MAY_IMPORT = {
     "panda": set(),
+    "views": set(),
     "models": set(),
     "data": set(),
-    "methods": {"panda", "models"},
+    "methods": {"panda", "models", "views"},
     "evaluation": {"panda", "models", "methods", "data"},
     "reporting": {"evaluation", "methods", "data"},
-    "cli": {"panda", "models", "methods", "data", "evaluation", "reporting"},
+    "cli": {"panda", "models", "methods", "data", "views", "evaluation", "reporting"},
 }
-COMMON = {"errors", "registry", "framing"}
+COMMON = {"chunks", "errors", "registry", "framing"}
 
 
 def imported_parts(path: Path) -> set[str]:

@@ -15,6 +15,14 @@ METHODS: Registry[type[Method]] = Registry(
     {
         "clip": "tta_panda.methods.clip:CLIP",
         "tent": "tta_panda.methods.tent:Tent",
+        "eta": "tta_panda.methods.eta:ETA",
+        "sar": "tta_panda.methods.sar:SAR",
+        "deyo": "tta_panda.methods.deyo:DeYO",
+        "tpt": "tta_panda.methods.tpt:TPT",
+        "dmn": "tta_panda.methods.dmn:DMN",
+        "zero": "tta_panda.methods.zero:Zero",
+        "tps": "tta_panda.methods.tps:TPS",
+        "bat": "tta_panda.methods.bat:BAT",
     },
 )
 

@@ -16,31 +16,67 @@ NORMALISATION_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchN
 Model = TypeVar("Model", bound=VisionLanguageModel)
 
 
-def normalisation_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Weight and bias of every normalisation layer, by their names in `module`."""
-    return {
-        f"{prefix}.{name}": parameter
-        for prefix, layer in module.named_modules()
-        if isinstance(layer, NORMALISATION_LAYERS)
-        for name, parameter in layer.named_parameters(recurse=False)
-    }
+def normalisation_parameters(module: nn.Module, skip_last_blocks: int = 0) -> dict[str, nn.Parameter]:
+    """Weight and bias of every normalisation layer, by their names in `module`.
+
+    Args:
+        module: an encoder.
+        skip_last_blocks: leave out so many last blocks and whatever the encoder declares after them.
+    """
+    first_skipped = _last_blocks(module, skip_last_blocks) if skip_last_blocks else None
+    parameters: dict[str, nn.Parameter] = {}
+    for prefix, layer in module.named_modules():
+        if prefix == first_skipped:
+            break
+        if isinstance(layer, NORMALISATION_LAYERS):
+            parameters |= {f"{prefix}.{name}": p for name, p in layer.named_parameters(recurse=False)}
+    return parameters
 
 
-def adaptable_copy(model: Model) -> tuple[Model, dict[str, nn.Parameter]]:
-    """A copy of `model` with its own, trainable normalisation parameters of the image encoder, and these parameters.
+def _last_blocks(module: nn.Module, count: int) -> str:
+    """Name of the first of the `count` last blocks, blocks being the longest list of modules in an encoder."""
+    lists = {name: item for name, item in module.named_modules() if isinstance(item, (nn.ModuleList, nn.Sequential))}
+    name, blocks = max(lists.items(), key=lambda entry: len(entry[1]), default=("", nn.ModuleList()))
+    if not 0 < count < len(blocks):
+        raise InvalidInputError(
+            f"skip_last_blocks={count} leaves nothing to adapt: this image encoder has {len(blocks)} blocks."
+        )
+    return f"{name}.{len(blocks) - count}"
+
+
+def adaptable_copy(
+    model: Model, *, text: bool = False, skip_last_blocks: int = 0
+) -> tuple[Model, dict[str, nn.Parameter]]:
+    """A copy of `model` with its own, trainable normalisation parameters, and these parameters by name.
 
     All other tensors are the original's, so the copy costs almost no memory and the caller's model never changes.
+
+    Args:
+        model: what to copy.
+        text: adapt the text encoder's normalisation layers, too.
+        skip_last_blocks: of the image encoder, see `normalisation_parameters`.
     """
     module = cast(nn.Module, model)
-    trained = {id(parameter) for parameter in normalisation_parameters(model.image_encoder).values()}
-    if not trained:
-        raise InvalidInputError(f"The image encoder of {model.name} has no normalisation layer with weights to adapt.")
+    trained = {id(parameter) for parameter in _adaptable(model, text, skip_last_blocks).values()}
     tensors = [*module.parameters(), *module.buffers()]
     tools = [value for name, value in vars(module).items() if not name.startswith("_")]  # a tokenizer, say
     shared: dict[int, Any] = {id(item): item for item in (*tensors, *tools) if id(item) not in trained}
     with torch.inference_mode(False):
         twin = cast(Model, copy.deepcopy(module, shared))
-        adapted = normalisation_parameters(twin.image_encoder)
+        adapted = _adaptable(twin, text, skip_last_blocks)
         for parameter in adapted.values():
             parameter.requires_grad_(True)
     return twin, adapted
+
+
+def _adaptable(model: VisionLanguageModel, text: bool, skip_last_blocks: int) -> dict[str, nn.Parameter]:
+    image = normalisation_parameters(model.image_encoder, skip_last_blocks)
+    if not image:
+        raise InvalidInputError(f"The image encoder of {model.name} has no normalisation layer with weights to adapt.")
+    adapted = {f"image.{name}": parameter for name, parameter in image.items()}
+    if text:
+        if model.text_encoder is None:
+            raise InvalidInputError(f"{model.name} has no text encoder, which this method adapts, too.")
+        words = normalisation_parameters(model.text_encoder)
+        adapted |= {f"text.{name}": parameter for name, parameter in words.items()}
+    return adapted

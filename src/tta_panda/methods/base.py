@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
 
-from tta_panda.errors import InvalidInputError
+from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.methods.adaptation import adaptable_copy
-from tta_panda.methods.features import Features
+from tta_panda.methods.features import Features, Views
+from tta_panda.methods.passes import EncoderPasses
 from tta_panda.models.base import VisionLanguageModel, ZeroShotClassifier
-from tta_panda.panda import Encoded, Panda
+from tta_panda.panda import Batch, Encoded, Panda
+
+Protocol = Literal["paper", "reference"]
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+
+
+class Common(TypedDict, total=False):
+    """The arguments of every method, as its constructor hands them on."""
+
+    debias: Panda | None
+    protocol: Protocol
+    seed: int
 
 
 class Method(ABC):
@@ -22,13 +34,35 @@ class Method(ABC):
     Args:
         classifier: the zero-shot classifier to adapt. It is never changed: methods that train work on a copy.
         debias: `Panda(...)` to debias the features that the method works with; None for the plain method.
+        protocol: `"paper"` for what the paper says, `"reference"` for what its authors' code does where it differs.
         seed: of everything random in the method, negatives included.
+        views: which augmented views of the images the method works with, if any.
     """
 
-    def __init__(self, classifier: ZeroShotClassifier, *, debias: Panda | None = None, seed: int = 0):
+    def __init__(
+        self,
+        classifier: ZeroShotClassifier,
+        *,
+        debias: Panda | None = None,
+        protocol: Protocol = "paper",
+        seed: int = 0,
+        views: Views | None = None,
+    ):
+        if protocol not in PROTOCOLS:
+            raise UnknownNameError("protocol", protocol, PROTOCOLS)
         self.classifier = classifier
-        self.features = Features(classifier, debias, seed)
+        self.protocol = protocol
+        self.features = Features(classifier, debias, seed, views)
         self._defaults: dict[str, Any] = {}
+
+    @property
+    def follows_reference(self) -> bool:
+        return self.protocol == "reference"
+
+    @property
+    def passes(self) -> EncoderPasses:
+        """What was encoded since the last reset."""
+        return self.features.passes
 
     def add_state(self, name: str, default: Any) -> None:
         """Declare `self.<name>`: state that starts as `default`, is reset to it, and is part of `state_dict`."""
@@ -42,6 +76,7 @@ class Method(ABC):
             if isinstance(images, Tensor) and images.is_inference():
                 images = images.clone()
             logits = self._adapt(images).detach().float()
+        self.passes.batches += 1
         return logits
 
     @abstractmethod
@@ -80,12 +115,18 @@ class FrozenMethod(Method):
     """A method that leaves the image encoder alone, so that several of them can share one encoded batch."""
 
     def _adapt(self, images: Tensor) -> Tensor:
-        return self._adapt_encoded(self.features.encode_frozen(images))
+        return self._adapt_counted(self.features.encode_frozen(images))
 
     def adapt_encoded(self, encoded: Encoded) -> Tensor:
         """`adapt` for a batch that has been encoded already."""
         with torch.inference_mode(False):
-            return self._adapt_encoded(encoded).detach().float()
+            logits = self._adapt_counted(encoded).detach().float()
+        self.passes.batches += 1
+        return logits
+
+    def _adapt_counted(self, encoded: Encoded) -> Tensor:
+        self.features.count_frozen(encoded)
+        return self._adapt_encoded(encoded)
 
     @abstractmethod
     def _adapt_encoded(self, encoded: Encoded) -> Tensor:
@@ -93,15 +134,22 @@ class FrozenMethod(Method):
 
 
 class TrainedMethod(Method):
-    """A method that trains the normalisation layers of the image encoder, on a copy of the model.
+    """A method that trains normalisation layers, on a copy of the model.
 
     Sub-classes say with which optimiser; parameters and optimiser belong to the state like anything declared.
+
+    Args:
+        text: train the text encoder's layers, too.
+        skip_last_blocks: leave out the layers of so many last blocks of the image encoder, and all after them.
+        more: the arguments of every method.
     """
 
-    def __init__(self, classifier: ZeroShotClassifier, *, debias: Panda | None = None, seed: int = 0):
-        super().__init__(classifier, debias=debias, seed=seed)
+    def __init__(
+        self, classifier: ZeroShotClassifier, *, text: bool = False, skip_last_blocks: int = 0, **more: Unpack[Common]
+    ):
+        super().__init__(classifier, **more)
         self.model: VisionLanguageModel
-        self.model, self.adapted = adaptable_copy(classifier.model)
+        self.model, self.adapted = adaptable_copy(classifier.model, text=text, skip_last_blocks=skip_last_blocks)
         with torch.inference_mode(False):
             self._initial = {name: parameter.detach().clone() for name, parameter in self.adapted.items()}
         self._optimizer: torch.optim.Optimizer | None = None
@@ -116,6 +164,14 @@ class TrainedMethod(Method):
             self._optimizer = self.make_optimizer(list(self.adapted.values()))
         return self._optimizer
 
+    def encode(self, batch: Batch) -> Encoded:
+        """Features by the model as it is now."""
+        return self.features.encode(batch, self.model)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Logits (B, K) by the model as it is now."""
+        return self.classifier.logits(self.features.debias(self.encode(batch)))
+
     def step(self, loss: Tensor) -> None:
         """One update of the adapted parameters."""
         self.optimizer.zero_grad()
@@ -123,10 +179,14 @@ class TrainedMethod(Method):
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def reset(self) -> None:
-        super().reset()
+    def restore(self) -> None:
+        """Undo all training: the weights of the beginning, and an optimiser that has seen nothing."""
         self._load_parameters(self._initial)
         self._optimizer = None
+
+    def reset(self) -> None:
+        super().reset()
+        self.restore()
 
     def state_dict(self) -> dict[str, Any]:
         parameters = {name: parameter.detach().clone() for name, parameter in self.adapted.items()}

@@ -1,14 +1,34 @@
-"""Losses on logits that need no labels."""
+"""Losses and measures on logits that need no labels.
+
+All in float32 and through log_softmax: half precision would lose the entropies of confident predictions, and
+`p log p` of a probability that underflowed would be NaN.
+"""
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Shannon entropy of the softmax in nats, over the last dimension.
-
-    Through log_softmax: `p log p` of a probability that underflowed would be NaN.
-    """
-    log_probabilities = logits.log_softmax(dim=-1)
+    """Shannon entropy of the softmax in nats, over the last dimension."""
+    log_probabilities = logits.float().log_softmax(dim=-1)
     return -(log_probabilities.exp() * log_probabilities).sum(dim=-1)
+
+
+def marginal_entropy(logits: Tensor) -> Tensor:
+    """Entropy (B,) of the mean softmax over the views of logits (B, V, K)."""
+    log_mean = logits.float().log_softmax(dim=-1).logsumexp(dim=1) - math.log(logits.shape[1])  # (B, K)
+    return -(log_mean.exp() * log_mean).sum(dim=-1)
+
+
+def by_confidence(logits: Tensor) -> Tensor:
+    """Indices (B, V) of the views of logits (B, V, K), lowest entropy first."""
+    return entropy(logits).argsort(dim=1, stable=True)
+
+
+def take_views(values: Tensor, index: Tensor) -> Tensor:
+    """The views `index` (B, n) of values (B, V, ...) as (B, n, ...)."""
+    return values[torch.arange(len(values), device=values.device)[:, None], index]

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from tta_panda.errors import InvalidInputError
-from tta_panda.methods.base import TrainedMethod
+from tta_panda.methods.base import Protocol, TrainedMethod
+from tta_panda.methods.checks import check_range
 from tta_panda.methods.losses import entropy
 from tta_panda.models.base import ZeroShotClassifier
-from tta_panda.panda import Batch, Panda
+from tta_panda.panda import Panda
 
 
 class Tent(TrainedMethod):
@@ -19,7 +20,8 @@ class Tent(TrainedMethod):
 
     Args:
         lr: learning rate of Adam.
-        predict: logits of `"before"` the update (the paper), or of a second pass `"after"` it.
+        predict: logits of `"before"` the update, or of a second pass `"after"` it; None as the protocol does: before
+            in the paper, after (and with fresh negatives) in its authors' code.
     """
 
     def __init__(
@@ -27,17 +29,17 @@ class Tent(TrainedMethod):
         classifier: ZeroShotClassifier,
         *,
         lr: float = 1e-3,
-        predict: Literal["before", "after"] = "before",
+        predict: Literal["before", "after"] | None = None,
         debias: Panda | None = None,
+        protocol: Protocol = "paper",
         seed: int = 0,
     ):
-        if predict not in ("before", "after"):
+        if predict not in ("before", "after", None):
             raise InvalidInputError(f'predict must be "before" or "after" the update, got {predict!r}.')
-        if not lr >= 0:
-            raise InvalidInputError(f"lr must be a number >= 0, got {lr!r}.")
-        super().__init__(classifier, debias=debias, seed=seed)
+        check_range("lr", lr, 0)
+        super().__init__(classifier, debias=debias, protocol=protocol, seed=seed)
         self.lr = lr
-        self.predict = predict
+        self.predict = predict or ("after" if self.follows_reference else "before")
 
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=self.lr, betas=(0.9, 0.999), weight_decay=0.0)
@@ -45,12 +47,9 @@ class Tent(TrainedMethod):
     def _adapt(self, images: Tensor) -> Tensor:
         batch = self.features.draw(images)
         with torch.enable_grad():
-            logits = self._logits(batch)
+            logits = self.logits(batch)
             self.step(entropy(logits).mean())
         if self.predict == "before":
             return logits
         with torch.no_grad():
-            return self._logits(batch)
-
-    def _logits(self, batch: Batch) -> Tensor:
-        return self.classifier.logits(self.features.debias(self.features.encode(batch, self.model)))
+            return self.logits(self.features.draw(images) if self.follows_reference else batch)

@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError
 
 DEFAULT_TEMPLATE = "a photo of a {}."
+PROMPTS_PER_PASS = 256
 
 
 @runtime_checkable
@@ -34,6 +36,10 @@ class VisionLanguageModel(Protocol):
         """The part whose normalisation layers adapt."""
 
     @property
+    def text_encoder(self) -> nn.Module | None:
+        """The same of the text side, for methods that adapt both; None where class embeddings come from elsewhere."""
+
+    @property
     def device(self) -> torch.device: ...
 
     @property
@@ -48,6 +54,23 @@ class VisionLanguageModel(Protocol):
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Embeddings (len(texts), D), not normalised."""
+
+
+@runtime_checkable
+class PromptableModel(Protocol):
+    """A model whose text encoder also takes embeddings in the place of tokens, for methods that learn a prompt.
+
+    `encode_embedded(embed_tokens(tokens), tokens)` is `encode_text` of the texts behind the tokens.
+    """
+
+    def tokenize(self, texts: Sequence[str]) -> Tensor:
+        """Token ids (N, L), cut to the longest text where what follows it cannot matter."""
+
+    def embed_tokens(self, tokens: Tensor) -> Tensor:
+        """Input embeddings (N, L, W) of tokens (N, L)."""
+
+    def encode_embedded(self, embedded: Tensor, tokens: Tensor) -> Tensor:
+        """Text embeddings (N, D) from input embeddings; `tokens` says where each text ends."""
 
 
 class ZeroShotClassifier:
@@ -65,26 +88,29 @@ class ZeroShotClassifier:
         self.model = model
         self.class_names = _checked_names(class_names)
         self.templates = _checked_templates(templates)
-        self.text_features = self._encode_prompts()  # (K, D), unit
-
-    def _encode_prompts(self) -> Tensor:
         # Not in the caller's inference mode, if any: methods that train use these features in their graphs.
         with torch.inference_mode(False), torch.no_grad():
-            per_template = [
-                F.normalize(
-                    self.model.encode_text([template.format(name) for name in self.class_names]).float(), dim=-1
-                )
-                for template in self.templates
-            ]
-            return F.normalize(torch.stack(per_template).mean(dim=0), dim=-1)
+            self.text_features = self.encode_prompts(model)  # (K, D), unit
+
+    def encode_prompts(self, model: VisionLanguageModel) -> Tensor:
+        """Unit text features (K, D) by a model, with gradient where the caller's mode and the model allow it."""
+        prompts = [template.format(name) for template in self.templates for name in self.class_names]
+        encoded = in_chunks(lambda piece: model.encode_text(prompts[piece]), len(prompts), PROMPTS_PER_PASS)
+        per_template = F.normalize(encoded.float(), dim=-1).view(len(self.templates), len(self.class_names), -1)
+        return F.normalize(per_template.mean(dim=0), dim=-1)
 
     @property
     def logit_scale(self) -> float:
         return self.model.logit_scale
 
-    def logits(self, features: Tensor) -> Tensor:
-        """(B, K) from image features (B, D), which are used as they are: debiased ones are not unit."""
-        return self.logit_scale * features @ self.text_features.T
+    def logits(self, features: Tensor, text_features: Tensor | None = None) -> Tensor:
+        """(..., K) from image features (..., D), which are used as they are: debiased ones are not unit.
+
+        Args:
+            features: of images or views.
+            text_features: (K, D) in the place of the classifier's own, for methods that adapt them.
+        """
+        return self.logit_scale * features @ (self.text_features if text_features is None else text_features).T
 
 
 def _checked_names(class_names: Sequence[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import open_clip
 import torch
@@ -46,6 +46,12 @@ class OpenClipModel(nn.Module):
         return cast(nn.Module, self.clip.visual)
 
     @property
+    def text_encoder(self) -> nn.Module:
+        if isinstance(self.clip, open_clip.CLIP):  # whose text transformer has no module of its own
+            return nn.ModuleDict({"transformer": self.clip.transformer, "ln_final": self.clip.ln_final})
+        return cast(nn.Module, self.clip.text)
+
+    @property
     def device(self) -> torch.device:
         return self.mean.device
 
@@ -61,7 +67,56 @@ class OpenClipModel(nn.Module):
         return cast(Tensor, self.clip.encode_image((self.prepare(images) - self.mean) / self.std))  # type: ignore[operator]
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
-        return cast(Tensor, self.clip.encode_text(self.tokenizer(list(texts)).to(self.device)))  # type: ignore[operator]
+        tokens = self.tokenize(texts)
+        return self.encode_embedded(self.embed_tokens(tokens), tokens)
+
+    def tokenize(self, texts: Sequence[str]) -> Tensor:
+        tokens = cast(Tensor, self.tokenizer(list(texts)).to(self.device))
+        # Attention is causal and the embedding is read at the end-of-text token: what follows it cannot matter.
+        return tokens[:, : int(tokens.argmax(dim=1).max()) + 1] if _reads_up_to_the_end(self.clip) else tokens
+
+    def embed_tokens(self, tokens: Tensor) -> Tensor:
+        return cast(Tensor, _token_embedding(self.clip)(tokens))
+
+    def encode_embedded(self, embedded: Tensor, tokens: Tensor) -> Tensor:
+        clip = self.clip
+        if not _reads_up_to_the_end(clip):
+            with _embeddings_replaced(_token_embedding(clip), embedded):
+                return cast(Tensor, clip.encode_text(tokens))  # type: ignore[operator]
+        # open_clip's own encode_text, for texts that are shorter than the model's context.
+        length = embedded.shape[1]
+        x = embedded.to(clip.transformer.get_cast_dtype())  # (N, L, W)
+        x = x + clip.positional_embedding[:length].to(x.dtype)
+        x = clip.ln_final(clip.transformer(x, attn_mask=clip.attn_mask[:length, :length]))
+        x = x[torch.arange(len(x), device=x.device), tokens.argmax(dim=1)]
+        projection = clip.text_projection
+        return cast(Tensor, projection(x) if isinstance(projection, nn.Linear) else x @ projection)
+
+
+def _reads_up_to_the_end(clip: nn.Module) -> TypeGuard[open_clip.CLIP]:
+    """Whether this is the classic CLIP text transformer, causal and read at the end-of-text token."""
+    return (
+        isinstance(clip, open_clip.CLIP)
+        and clip.attn_mask is not None
+        and clip.text_pool_type == "argmax"
+        and clip.text_projection is not None
+    )
+
+
+def _token_embedding(clip: nn.Module) -> nn.Module:
+    """The layer that turns tokens into input embeddings, wherever this architecture has it."""
+    text = clip if isinstance(clip, open_clip.CLIP) else cast(nn.Module, clip.text)
+    return next(module for module in text.modules() if isinstance(module, nn.Embedding))
+
+
+@contextlib.contextmanager
+def _embeddings_replaced(layer: nn.Module, embedded: Tensor) -> Iterator[None]:
+    """Let a layer give `embedded`, so that the text encoder around it runs as it is, masks and pooling included."""
+    handle = layer.register_forward_hook(lambda _layer, _tokens, _output: embedded)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def load_open_clip(name: str, pretrained: str | None, device: str = "cpu") -> OpenClipModel:

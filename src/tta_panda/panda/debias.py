@@ -58,6 +58,21 @@ class Batch(NamedTuple):
     assignment: Tensor | None = None  # (B,) which negative belongs to which image; None: their mean to all
     number: int = 0  # place in the stream
 
+    @property
+    def everything(self) -> Tensor:
+        """Images and negatives (B+M, C, H, W), for one pass."""
+        return self.images if self.negatives is None else torch.cat([self.images, self.negatives])
+
+    def select(self, index: Tensor) -> Batch:
+        """Some of the images, with the negatives that they need."""
+        images = self.images[index.to(self.images.device)]
+        if self.negatives is None or self.assignment is None:
+            return self._replace(images=images)
+        used, assignment = self.assignment[index.cpu()].unique(return_inverse=True)
+        return self._replace(
+            images=images, negatives=self.negatives[used.to(self.negatives.device)], assignment=assignment
+        )
+
 
 class Encoded(NamedTuple):
     """Unit embeddings of a batch. What is subtracted is kept beside them, so that many betas can share one pass."""
@@ -65,6 +80,20 @@ class Encoded(NamedTuple):
     features: Tensor  # v (B, D)
     offset: Tensor | None = None  # (1, D) or (B, D)
     number: int | None = None  # of the batch: a further pass on a batch uses the beta that the first one chose
+    raw: Tensor | None = None  # f (B, D), features before they were normalised
+    views: Tensor | None = None  # (B, V, D), unit; the first view is the plain image
+    negatives: int = 0  # M, how many the offset was made of
+
+    def select(self, index: Tensor) -> Encoded:
+        """The part of some of the images."""
+        index = index.to(self.features.device)
+        shared = self.offset is None or self.offset.shape[0] == 1
+        return self._replace(
+            features=self.features[index],
+            offset=self.offset if shared or self.offset is None else self.offset[index],
+            raw=None if self.raw is None else self.raw[index],
+            views=None if self.views is None else self.views[index],
+        )
 
 
 class Debiaser:
@@ -102,14 +131,18 @@ class Debiaser:
 
     def debias(self, encoded: Encoded, text: Tensor, scale: float) -> Tensor:
         """d = v - beta * offset (B, D), not normalised again. `text` (K, D) and `scale` serve the choice of beta."""
-        features, offset, number = encoded
+        return encoded.features - self.shift(encoded, text, scale)
+
+    def shift(self, encoded: Encoded, text: Tensor, scale: float) -> Tensor:
+        """beta * offset, (1, D) or (B, D); beta is chosen once per batch."""
+        offset = encoded.offset
         if offset is None:
             raise InvalidInputError("This batch was encoded without negatives; encode it with the Panda that uses it.")
-        if number is None or number != self.debiased:
+        if encoded.number is None or encoded.number != self.debiased:
             with torch.no_grad():
-                self.beta = self.rule.choose(features.detach() @ text.T, offset.detach() @ text.T, scale)
-            self.debiased = number
-        return features - self.beta * (offset.detach() if self.panda.detach_offset else offset)
+                self.beta = self.rule.choose(encoded.features.detach() @ text.T, offset.detach() @ text.T, scale)
+            self.debiased = encoded.number
+        return self.beta * (offset.detach() if self.panda.detach_offset else offset)
 
     def reset(self) -> None:
         self.generator.manual_seed(self.seed)
@@ -133,13 +166,14 @@ class Debiaser:
 
 def split_encoded(raw: Tensor, batch: Batch) -> Encoded:
     """Features of one encoder pass over images and negatives (B+M, D) as unit embeddings and offset."""
-    unit = F.normalize(raw.float(), dim=-1)
+    raw = raw.float()
+    unit = F.normalize(raw, dim=-1)
     size = batch.images.shape[0]
     if batch.negatives is None:
-        return Encoded(unit)
+        return Encoded(unit, raw=raw)
     negatives = unit[size:]
     if batch.assignment is None:
         offset = negatives.mean(dim=0, keepdim=True)
     else:
         offset = negatives[batch.assignment.to(raw.device)]
-    return Encoded(unit[:size], offset, batch.number)
+    return Encoded(unit[:size], offset, batch.number, raw=raw[:size], negatives=negatives.shape[0])

@@ -1,0 +1,23 @@
+"""Work over more rows than fit into memory at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+
+def in_chunks(work: Callable[[slice], Tensor], count: int, size: int) -> Tensor:
+    """`work(slice(0, count))`, made of pieces of at most `size` rows.
+
+    Where gradients are recorded, the pieces are worked out again in the backward pass, one at a time: memory stays that
+    of one piece, and the gradients are the same.
+    """
+    pieces = [slice(start, min(start + size, count)) for start in range(0, count, size)]
+    if len(pieces) == 1:
+        return work(pieces[0])
+    if torch.is_grad_enabled():
+        return torch.cat([checkpoint(work, piece, use_reentrant=False) for piece in pieces])  # type: ignore[misc]
+    return torch.cat([work(piece) for piece in pieces])

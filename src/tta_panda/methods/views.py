@@ -1,0 +1,50 @@
+"""What TPT, TPS and Zero share: many views of each image, of which the most confident ones count."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import Tensor
+
+from tta_panda.errors import UnknownNameError
+from tta_panda.methods.base import Common, FrozenMethod
+from tta_panda.methods.checks import check_range
+from tta_panda.methods.features import Views
+from tta_panda.methods.losses import by_confidence, take_views
+from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.panda import Encoded
+from tta_panda.views import VIEW_KINDS, ViewKind
+
+
+class ViewMethod(FrozenMethod):
+    """A method that works on augmented views of single images, and remembers nothing.
+
+    Args:
+        views: how many of each image, the plain one included.
+        keep: share of them, the lowest in entropy, that counts; at least one does.
+        augmentation: `"augmix"`, or `"crops"` for crops and flips only.
+        more: the arguments of every method.
+    """
+
+    def __init__(
+        self, classifier: ZeroShotClassifier, *, views: int, keep: float, augmentation: ViewKind, **more: Unpack[Common]
+    ):
+        check_range("views", views, 1)
+        check_range("keep", keep, 0, 1)
+        if augmentation not in VIEW_KINDS:
+            raise UnknownNameError("augmentation", augmentation, VIEW_KINDS)
+        super().__init__(classifier, views=Views(views, augmentation), **more)
+        self.keep = keep
+
+    def view_features(self, encoded: Encoded) -> Tensor:
+        """What the method works with: features (B, V, D) of all views."""
+        return self.features.debias_views(encoded)
+
+    def rank(self, logits: Tensor) -> tuple[Tensor, int]:
+        """Views by rising entropy, as indices (B, V) into logits (B, V, K), and how many of the first count."""
+        return by_confidence(logits), max(1, int(self.keep * logits.shape[1] + 1e-9))
+
+    def confident_views(self, features: Tensor) -> Tensor:
+        """Of features (B, V, D), those of the views that count (B, n, D)."""
+        order, count = self.rank(self.classifier.logits(features))
+        return take_views(features, order[:, :count])

@@ -1,0 +1,70 @@
+"""Zero (Farina et al. 2024, "Frustratingly Easy Test-Time Adaptation of Vision-Language Models")."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tta_panda.methods.base import Protocol
+from tta_panda.methods.losses import take_views
+from tta_panda.methods.views import ViewMethod
+from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.panda import Encoded, Panda
+from tta_panda.views import ViewKind
+
+
+class Zero(ViewMethod):
+    """The confident views of an image vote. Its logits are the votes.
+
+    Zero's own publication uses `keep=0.3` and `augmentation="crops"`.
+
+    Args:
+        views: how many of each image, the plain one included.
+        keep: share of them, the lowest in entropy, that votes.
+        augmentation: `"augmix"`, or `"crops"` for crops and flips only.
+    """
+
+    def __init__(
+        self,
+        classifier: ZeroShotClassifier,
+        *,
+        views: int = 16,
+        keep: float = 0.25,
+        augmentation: ViewKind = "augmix",
+        debias: Panda | None = None,
+        protocol: Protocol = "paper",
+        seed: int = 0,
+    ):
+        super().__init__(
+            classifier, views=views, keep=keep, augmentation=augmentation, debias=debias, protocol=protocol, seed=seed
+        )
+
+    @torch.no_grad()
+    def _adapt_encoded(self, encoded: Encoded) -> Tensor:
+        logits = self.classifier.logits(self.view_features(encoded))
+        order, count = self.rank(logits)
+        logits = take_views(logits, order)  # (B, V, K), most confident first
+        votes = F.one_hot(logits[:, :count].argmax(dim=-1), logits.shape[-1]).sum(dim=1)  # (B, K)
+        if self.follows_reference:  # the first class of those with most votes wins
+            return votes.float()
+        # Half a vote decides between equals and overrules nobody.
+        return votes + 0.5 * F.one_hot(_winner(votes, logits, count), votes.shape[1])
+
+
+def _winner(votes: Tensor, logits: Tensor, count: int) -> Tensor:
+    """The class (B,) with most votes; the views that were not counted decide between equals, the surest first.
+
+    Args:
+        votes: (B, K).
+        logits: (B, V, K) of all views, the `count` ones that voted first.
+        count: how many voted.
+    """
+    tied = votes == votes.amax(dim=1, keepdim=True)  # (B, K)
+    others = logits[:, count:] if count < logits.shape[1] else logits[:, :1]
+    opinions = others.argmax(dim=-1)  # (B, R)
+    among_tied = tied.gather(1, opinions)  # (B, R)
+    first = among_tied.int().argmax(dim=1, keepdim=True)  # of the views that name one of the tied classes
+    named = opinions.gather(1, first)[:, 0]
+    likeliest = others[:, 0].masked_fill(~tied, -torch.inf).argmax(dim=1)
+    return torch.where(among_tied.any(dim=1), named, likeliest)

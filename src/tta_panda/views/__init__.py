@@ -1,0 +1,12 @@
+"""Random views of images, as TPT, TPS and Zero use them: batched, on any device, and equal to Pillow's.
+
+from tta_panda.views import make_views
+
+generator = torch.Generator().manual_seed(0)
+views = make_views(images, 64, generator)      # (B, 3, H, W) in [0, 1] -> (B, 64, 3, H, W), the image itself first
+"""
+
+from tta_panda.views.apply import apply_view_plan, make_views
+from tta_panda.views.plan import OPERATIONS, VIEW_KINDS, ViewKind, ViewPlan, sample_view_plan
+
+__all__ = ["OPERATIONS", "VIEW_KINDS", "ViewKind", "ViewPlan", "apply_view_plan", "make_views", "sample_view_plan"]

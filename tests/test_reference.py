@@ -1,0 +1,303 @@
+"""Every method against plain code that was written from its description alone (`tests/reference`).
+
+Both sides see the same images and the same random draws; what differs is who wrote the arithmetic.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import make_tiny
+from reference import zero
+from reference.given import Given, prompts
+from reference.optimisers import Adam, first_adamw_step
+from reference.tpt import encode_prompts, initial_context
+from torch import Tensor
+
+from tta_panda import Panda, ZeroShotClassifier
+from tta_panda.data.glyphs import draw_glyphs
+from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
+from tta_panda.methods import METHODS
+from tta_panda.panda import apply_plan, sample_plan
+
+CLASS_NAMES = ("heart", "star", "anchor", "cloud")
+SEED = 0
+BETA = 0.6
+PROTOCOLS = ("paper", "reference")
+
+SAR = {"lr": 5e-3, "margin": 0.985, "rho": 0.05, "reset_constant": 0.2}
+DEYO = {"lr": 5e-3, "filter_margin": 1.37, "weight_margin": 0.4, "plpd_threshold": 0.0, "weights": (1.0, 1.0)}
+
+# The tiny model's predictions are flat, entropies of 0.947 to 0.9996 times ln 4: hence margins just below 1.
+OPTIONS: dict[str, dict[str, dict]] = {
+    "clip": {"only": {}},
+    "tent": {"only": {"lr": 1e-2}},
+    "eta": {
+        "one-filter": {"lr": 5e-3, "margin": 0.985, "d_margin": 1.0},
+        "two-filters": {"lr": 5e-3, "margin": 0.99, "d_margin": 0.98},
+        "all-redundant": {"lr": 5e-3, "margin": 0.99, "d_margin": 0.5},
+        "nothing-kept": {"lr": 5e-3, "margin": 0.4, "d_margin": 0.98},
+    },
+    "sar": {
+        "no-reset": SAR,
+        "reset-1.339": SAR | {"reset_constant": 1.339},  # plain: after the first batch, by a forgotten ema after all
+        "reset-1.357": SAR | {"reset_constant": 1.357},  # plain: after every batch; with Panda: from the second on
+        "far": SAR | {"rho": 1.0},  # nothing passes the second filter of the later batches
+        "nothing-kept": SAR | {"margin": 0.4},
+    },
+    "deyo": {
+        "strict": DEYO,
+        "weighted": DEYO | {"plpd_threshold": 0.001, "weights": (0.5, 2.0)},
+        "one-filter": DEYO | {"filter_margin": 2.0},
+        "nothing-kept": DEYO | {"filter_margin": 0.5},
+    },
+    "tpt": {
+        "a-quarter": {"lr": 5e-3, "views": 16, "keep": 0.25},
+        "one-view": {"lr": 5e-3, "views": 4, "keep": 0.1},
+    },
+    "dmn": {
+        "two-slots": {"slots": 2, "alpha": 0.3, "sharpness": 5.5},
+        "five-slots": {"slots": 5, "alpha": 1.0, "sharpness": 2.0},
+    },
+    "zero": {
+        "a-quarter": {"views": 16, "keep": 0.25},
+        "most": {"views": 8, "keep": 0.9},
+        "one-view": {"views": 4, "keep": 0.1},
+    },
+    "tps": {
+        "a-quarter": {"lr": 1e-2, "views": 16, "keep": 0.25},
+        "one-view": {"lr": 1e-2, "views": 4, "keep": 0.1},
+    },
+    "bat": {"only": {"lr": 1e-3}},
+}
+
+CASES = [
+    pytest.param(name, variant, beta, protocol, id=f"{name}-{variant}-{'panda' if beta else 'plain'}-{protocol}")
+    for name, variants in OPTIONS.items()
+    for variant in variants
+    for beta in (None, BETA)
+    for protocol in PROTOCOLS
+]
+every_case = pytest.mark.parametrize(("name", "variant", "beta", "protocol"), CASES)
+
+
+# --- the draws that both sides share --------------------------------------------------------------------------------
+
+
+def draw_negatives(images: Tensor, generator: torch.Generator) -> Tensor:
+    return apply_plan(images, sample_plan("pool", images, 8, math.ceil(len(images) / 10), generator))
+
+
+def draw_views(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """TO BE COMPLETED with the package's views: (B, V, 3, H, W), one call per batch from one generator per stream."""
+    if importlib.util.find_spec("tta_panda.views"):
+        return importlib.import_module("tta_panda.views").make_views(images, count, generator, kind="augmix")
+    flipped = torch.rand(len(images), count, 1, 1, 1, generator=generator) < 0.5
+    noise = torch.rand(len(images), count, *images.shape[1:], generator=generator)
+    amount = 0.5 * torch.rand(len(images), count, 1, 1, 1, generator=generator)
+    views = (1 - amount) * torch.where(flipped, images.flip(3)[:, None], images[:, None]) + amount * noise
+    views[:, 0] = images
+    return views
+
+
+def draw_destroyed(images: Tensor, generator: torch.Generator) -> Tensor:
+    """TO BE COMPLETED with the package's draw of DeYO's x′: 4 x 4 cells, permuted in each image, by its own generator."""
+    side = images.shape[-1] // 4
+    destroyed = images.clone()
+    for i in range(len(images)):
+        for place, source in enumerate(torch.randperm(16, generator=generator).tolist()):
+            to_row, to_column, row, column = (side * n for n in (*divmod(place, 4), *divmod(source, 4)))
+            cell = images[i, :, row : row + side, column : column + side]
+            destroyed[i, :, to_row : to_row + side, to_column : to_column + side] = cell
+    return destroyed
+
+
+def make_given() -> Given:
+    model = make_tiny()
+    of_negatives, of_views, of_destroyed = (torch.Generator().manual_seed(SEED) for _ in range(3))
+    return Given(
+        model,
+        list(CLASS_NAMES),
+        model.logit_scale,
+        negatives=lambda images: draw_negatives(images, of_negatives),
+        views=lambda images, count: draw_views(images, count, of_views),
+        destroyed=lambda images: draw_destroyed(images, of_destroyed),
+    )
+
+
+# --- both sides -----------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def batches() -> tuple[Tensor, ...]:
+    """Three batches of 16 of the fixture's forty symbols; the last shares eight with the second."""
+    symbols = draw_glyphs(VALIDATION_CLASSES, 4, seed=99).images
+    images = torch.from_numpy(symbols.copy()).permute(0, 3, 1, 2).float() / 255
+    return images[:16], images[16:32], images[24:40]
+
+
+@functools.cache
+def run_reference(name: str, variant: str, beta: float | None, protocol: str) -> tuple[list[Tensor], list[dict]]:
+    """Logits per batch, and what the reference tells of its way there."""
+    run = importlib.import_module(f"reference.{name}").run
+    trace: list[dict] = []
+    more = {"trace": trace} if "trace" in inspect.signature(run).parameters else {}
+    return run(make_given(), list(batches()), beta=beta, protocol=protocol, **OPTIONS[name][variant], **more), trace
+
+
+def run_package(name: str, variant: str, beta: float | None, protocol: str) -> list[Tensor]:
+    method = METHODS.get(name)
+    options = dict(OPTIONS[name][variant])
+    if "protocol" in inspect.signature(method).parameters:
+        options["protocol"] = protocol
+    elif protocol != "paper":
+        pytest.skip(f"{name} has no protocol yet")
+    classifier = ZeroShotClassifier(make_tiny(), CLASS_NAMES)
+    made = method(classifier, debias=None if beta is None else Panda(beta=beta), seed=SEED, **options)
+    return [made.adapt(batch) for batch in batches()]
+
+
+def settled_images(trace: list[dict]) -> Tensor:
+    """(images of all batches,): where float32 decides what a first AdamW step does.
+
+    That step moves by lr times the sign of the gradient, so a component which rounding alone can push across zero, or
+    a view that is kept or not by rounding alone, is no matter of right or wrong.
+    """
+    return torch.tensor([f.get("smallest_gradient", 1) > 2e-6 and f.get("gap", 1) > 1e-6 for f in trace])
+
+
+@every_case
+def test_the_package_equals_the_reference(name, variant, beta, protocol):
+    if name not in METHODS:
+        pytest.skip(f"{name} is not registered yet")
+    got = torch.cat(run_package(name, variant, beta, protocol))
+    outputs, trace = run_reference(name, variant, beta, protocol)
+    expected = torch.cat(outputs)
+    if name in ("tpt", "tps"):
+        settled = settled_images(trace)
+        assert settled.sum() >= 44
+        torch.testing.assert_close(got[~settled], expected[~settled], rtol=0, atol=5e-3)
+        got, expected = got[settled], expected[settled]
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+# --- the references themselves ----------------------------------------------------------------------------------------
+
+
+@every_case
+def test_the_reference_runs(name, variant, beta, protocol):
+    outputs, _ = run_reference(name, variant, beta, protocol)
+    for output in outputs:
+        assert output.shape == (16, 4)
+        assert output.isfinite().all()
+        assert not output.requires_grad
+
+
+def test_the_batches_are_those_of_the_fixture(images):
+    assert torch.equal(torch.cat(batches()[:2]), images[:32].float() / 255)
+
+
+# What `reference` changes at all, per method: without Panda, with Panda.
+CHANGED = {
+    "clip": (False, False),
+    "tent": (True, True),
+    "eta": (False, True),
+    "sar": (False, False),
+    "deyo": (False, True),
+    "tpt": (False, True),
+    "dmn": (True, True),
+    "zero": (True, True),
+    "tps": (False, True),
+    "bat": (False, True),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_protocols_differ_where_the_description_says_so(name):
+    for beta, expected in zip((None, BETA), CHANGED[name], strict=True):
+        variant = "two-filters" if name == "eta" else next(iter(OPTIONS[name]))
+        paper, reference = (torch.cat(run_reference(name, variant, beta, protocol)[0]) for protocol in PROTOCOLS)
+        # Without Panda TPT and TPS divide unit vectors by their length again.
+        assert ((paper - reference).abs().max() > 1e-4) == expected
+
+
+@pytest.mark.parametrize("beta", [None, BETA])
+def test_the_options_take_every_branch(beta):
+    def facts(name: str, variant: str, key: str) -> list:
+        return [fact[key] for fact in run_reference(name, variant, beta, "paper")[1]]
+
+    assert all(0 < kept < 16 for kept in facts("eta", "one-filter", "kept"))
+    reliable, kept = facts("eta", "two-filters", "reliable"), facts("eta", "two-filters", "kept")
+    assert any(0 < some < all_ < 16 for some, all_ in zip(kept, reliable, strict=True))
+    assert facts("eta", "all-redundant", "kept")[1:] == [0, 0]
+    assert facts("eta", "nothing-kept", "kept") == [0, 0, 0]
+
+    assert all(0 < kept < 16 for kept in facts("sar", "no-reset", "kept"))
+    assert facts("sar", "no-reset", "kept") != facts("sar", "no-reset", "kept_twice")
+    assert facts("sar", "no-reset", "reset") == [False, False, False]
+    assert facts("sar", "reset-1.339", "reset") == [beta is None, False, False]
+    assert facts("sar", "reset-1.357", "reset")[:2] == [beta is None, True]
+    assert facts("sar", "far", "kept_twice")[1:] == [0, 0]
+    assert facts("sar", "nothing-kept", "kept") == [0, 0, 0]
+
+    for variant in ("strict", "weighted"):
+        assert any(0 < kept < 16 for kept in facts("deyo", variant, "kept"))
+        assert all(0 < confident < 16 for confident in facts("deyo", variant, "confident"))
+    assert facts("deyo", "one-filter", "confident") == [16, 16, 16]
+    assert facts("deyo", "nothing-kept", "confident") == [0, 0, 0]
+
+    assert set(facts("dmn", "two-slots", "what")) == {"filled", "replaced", "nothing"}
+    assert {"clear", "discarded view"} <= set(facts("zero", "a-quarter", "how"))
+    assert all(present > 1 for present in facts("bat", "only", "present"))
+
+
+def test_the_prompt_built_by_hand_is_the_prompt():
+    given = replace(make_given(), class_names=["heart", "great_white_shark", "t-shirt"])
+    with torch.no_grad():
+        by_hand = encode_prompts(given, initial_context(given))
+        torch.testing.assert_close(by_hand, given.model.encode_text(prompts(given)), rtol=1e-5, atol=1e-6)
+    assert prompts(given)[1] == "a photo of a great white shark."
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_the_optimisers_are_torchs(decay):
+    x = torch.linspace(-1, 1, 7)
+    theirs = x.clone().requires_grad_(True)
+    optimiser = torch.optim.AdamW([theirs], lr=0.1, betas=(0.9, 0.999), eps=1e-8, weight_decay=decay)
+    ours = x.clone()
+    adam = Adam([ours], 0.1, decay)
+    for step in range(5):
+        theirs.grad = (theirs.detach() - step) ** 3
+        gradient = (ours - step) ** 3
+        if step == 0:
+            first = first_adamw_step(x, gradient, 0.1, decay)
+        optimiser.step()
+        adam.step([gradient])
+        if step == 0:
+            torch.testing.assert_close(first, ours)
+        torch.testing.assert_close(ours, theirs.detach())
+
+
+@pytest.mark.parametrize(
+    ("third", "fourth", "votes"),
+    [
+        ([0.4, 0.2, 1], [0.3, 1, 0.8], [1, 2, 0]),  # the third view is for a class that is out; the fourth decides
+        ([0.2, 0.4, 1], [0.8, 0.1, 0.9], [1, 2, 0]),  # none is for either of the tied: by logits of the third
+    ],
+)
+def test_ties_of_zero_by_hand(third, fourth, votes):
+    """Two sure views, for class 0 and class 1, and two that are left out."""
+    view_features = torch.tensor([[1, 0, 0], [0, 1, 0], third, fourth], dtype=torch.float)
+    model = SimpleNamespace(encode_image=lambda x: x[:, :, 0, 0], encode_text=lambda texts: torch.eye(3))
+    views = view_features[None, :, :, None, None]
+    given = Given(model, ["x", "y", "z"], 5.0, lambda x: x, lambda images, count: views, lambda x: x)
+    assert zero.run(given, [views[:, 0]], views=4, keep=0.5)[0].tolist() == [votes]
+    assert zero.run(given, [views[:, 0]], views=4, keep=0.5, protocol="reference")[0].tolist() == [[1, 1, 0]]
