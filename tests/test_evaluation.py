@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from tta_panda import CLIP, Panda, Stream, Tent, load_data
+from tta_panda import CLIP, TPS, Panda, Stream, Tent, Zero, load_data
 from tta_panda.errors import InvalidInputError, NumericalError, StoreError, UnknownNameError
 from tta_panda.evaluation import run as run_module
+from tta_panda.evaluation.loop import evaluate, shared_passes
 from tta_panda.evaluation.metrics import Tally
 from tta_panda.evaluation.plan import plan_runs
 from tta_panda.evaluation.record import RunConfig
-from tta_panda.evaluation.run import Runner, evaluate, shared_passes
+from tta_panda.evaluation.run import Runner
 from tta_panda.evaluation.store import RunStore
 
 METHODS = ["clip", "clip+panda", "tent", "tent+panda"]
@@ -63,7 +64,7 @@ def test_plans_resolve_options_and_domains():
     by_name = {str(config.method_name): config.options for config in configs}
     assert by_name["tent+panda"]["beta"] == 0.4
     assert by_name["tent"]["lr"] == 0.01
-    assert by_name["clip"] == {}
+    assert by_name["clip"] == {"protocol": "paper"}
 
 
 @pytest.mark.parametrize(
@@ -204,8 +205,11 @@ def test_frozen_methods_share_passes_where_their_negatives_agree(tiny_classifier
         CLIP(tiny_classifier, debias=Panda(beta=0.2, ratio=0.5)),
         Tent(tiny_classifier, debias=Panda(beta=0.2)),
         CLIP(tiny_classifier, debias=Panda(beta=0.0)),
+        TPS(tiny_classifier),
+        Zero(tiny_classifier, debias=Panda(beta=0.2, ratio=0.5)),
+        Zero(tiny_classifier, views=8),
     ]
-    assert shared_passes(methods) == [[0, 6, 2, 3], [4], [1], [5]]
+    assert shared_passes(methods) == [[0, 2, 3, 6, 7], [4, 8], [9], [1], [5]]
 
 
 def test_sharing_a_pass_changes_no_prediction(mini_classifier):

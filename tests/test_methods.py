@@ -23,8 +23,13 @@ EVERY = [pytest.param(name, beta, id=f"{name}-{beta}") for name, beta in itertoo
 every_method = pytest.mark.parametrize(("name", "beta"), EVERY)
 
 
+LENIENT = {"eta": {"margin": 1.0}, "sar": {"margin": 1.0}}
+"""The tiny model is so unsure that the filters of some methods would let nothing pass."""
+
+
 def make(name: str, beta, classifier: ZeroShotClassifier, **more) -> Method:
-    return METHODS.get(name)(classifier, debias=None if beta is None else Panda(beta=beta), **more)
+    options = LENIENT.get(name, {}) | more
+    return METHODS.get(name)(classifier, debias=None if beta is None else Panda(beta=beta), **options)
 
 
 def stream(images: Tensor) -> list[Tensor]:
@@ -85,8 +90,12 @@ def test_only_normalisation_layers_of_the_image_encoder_are_trained(name, beta, 
     changed = {key for key, p in method.model.named_parameters() if not torch.equal(p, before[key])}
     assert changed
     assert changed <= {key for key, p in method.model.named_parameters() if id(p) in adapted}
-    assert all(".ln_" in key and ".visual." in key for key in changed)
-    assert len(method.adapted) == 2 * (2 + 2 * 2)  # weight and bias of pre, post, and two in each of two blocks
+    assert all(".ln_" in key for key in changed)
+    image = 2 * (2 + 2 * 2)  # weight and bias of pre, post, and two in each of two blocks
+    text = 2 * (1 + 2 * 2) if name == "bat" else 0
+    assert len(method.adapted) == image + text
+    assert sum(".visual." in key for key in changed) <= image
+    assert sum(".visual." not in key for key in changed) <= text
 
 
 @every_method

@@ -19,24 +19,57 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tta_panda.data import load_data
     from tta_panda.data.stream import Stream
+    from tta_panda.methods.bat import BAT
     from tta_panda.methods.clip import CLIP
+    from tta_panda.methods.deyo import DeYO
+    from tta_panda.methods.dmn import DMN
+    from tta_panda.methods.eta import ETA
+    from tta_panda.methods.sar import SAR
     from tta_panda.methods.tent import Tent
+    from tta_panda.methods.tps import TPS
+    from tta_panda.methods.tpt import TPT
+    from tta_panda.methods.zero import Zero
     from tta_panda.models import ZeroShotClassifier, load_model
     from tta_panda.panda import Panda
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "BAT": "tta_panda.methods.bat",
     "CLIP": "tta_panda.methods.clip",
+    "DMN": "tta_panda.methods.dmn",
+    "ETA": "tta_panda.methods.eta",
+    "SAR": "tta_panda.methods.sar",
+    "TPS": "tta_panda.methods.tps",
+    "TPT": "tta_panda.methods.tpt",
+    "DeYO": "tta_panda.methods.deyo",
     "Panda": "tta_panda.panda",
     "Stream": "tta_panda.data.stream",
     "Tent": "tta_panda.methods.tent",
+    "Zero": "tta_panda.methods.zero",
     "ZeroShotClassifier": "tta_panda.models",
     "load_data": "tta_panda.data",
     "load_model": "tta_panda.models",
 }
 
-__all__ = ["CLIP", "Panda", "Stream", "Tent", "ZeroShotClassifier", "__version__", "load_data", "load_model"]
+__all__ = [
+    "BAT",
+    "CLIP",
+    "DMN",
+    "ETA",
+    "SAR",
+    "TPS",
+    "TPT",
+    "DeYO",
+    "Panda",
+    "Stream",
+    "Tent",
+    "Zero",
+    "ZeroShotClassifier",
+    "__version__",
+    "load_data",
+    "load_model",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,8 @@ def run(
     filter_margin: float,
     weight_margin: float,
     plpd_threshold: float,
-    weights: tuple[float, float],
+    entropy_weight: float,
+    plpd_weight: float,
     trace: list[dict] | None = None,
 ) -> list[Tensor]:
     t = text_embeddings(given)
@@ -32,7 +33,7 @@ def run(
 
     outputs = []
     for images in batches:
-        z, h, plpd, factor = step(given, images, t, beta, filter_margin, e0, weights)
+        z, h, plpd, factor = step(given, images, t, beta, filter_margin, e0, (entropy_weight, plpd_weight))
         outputs.append(z.detach())
         kept = [i for i in range(len(h)) if plpd[i] > plpd_threshold]
         note(trace, images=len(images), confident=len(h), kept=len(kept))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from reference.given import Given, entropy, note, text_embeddings, unit
 
-DECIDING_VOTE = 1.0
+DECIDING_VOTE = 0.5
 """What the winner of a tie gets on top of its votes, so that the counts say who won; the amount is a reading."""
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tta_panda.cli.common import JsonOption, make_console, print_json, words
-from tta_panda.cli.runs import RunRequest, takes_run_request
+from tta_panda.cli.common import JsonOption, make_console, print_json
+from tta_panda.cli.runs import RunRequest, takes_run_request, with_and_without_panda
 
 
 @takes_run_request
@@ -19,13 +19,11 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Compare methods with and without Panda; prints tables and writes report.html beside the records."""
-    from tta_panda.methods import METHODS, PANDA_SUFFIX
     from tta_panda.reporting.html import write_report
     from tta_panda.reporting.tables import result_tables
     from tta_panda.reporting.terminal import print_results
 
-    chosen = METHODS.names() if methods == "all" else [name.partition("+")[0] for name in words(methods)]
-    records, finished = request.run([variant for name in chosen for variant in (name, f"{name}+{PANDA_SUFFIX}")])
+    records, finished = request.run(with_and_without_panda(methods))
     page = write_report(records, request.output / "report.html")
     if as_json:
         print_json([record.row() for record in records], skipped=finished, report=str(page))

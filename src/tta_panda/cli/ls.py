@@ -15,11 +15,11 @@ Rows = list[dict[str, Any]]
 
 
 def ls(
-    kind: Annotated[str, typer.Argument(help="methods, models, data or corruptions.")] = "methods",
+    kind: Annotated[str, typer.Argument(help="methods, models, data, presets or corruptions.")] = "methods",
     pattern: Annotated[str, typer.Argument(help="Shell wildcard, as in 'ViT-B*'.")] = "*",
     as_json: JsonOption = False,
 ) -> None:
-    """List methods (with their options), models, data sets or corruptions."""
+    """List methods (with their options), models, data sets, presets of the paper, or corruptions."""
     if kind not in _KINDS:
         raise UnknownNameError("kind of list", kind, _KINDS)
     rows = [row for row in _KINDS[kind]() if fnmatch.fnmatchcase(row["name"], pattern)]
@@ -57,6 +57,16 @@ def _data() -> Rows:
     return [{"name": name, "about": DATASETS.get(name).__doc__ or ""} for name in DATASETS]
 
 
+def _presets() -> Rows:
+    from tta_panda.evaluation.presets import PRESETS
+
+    return [
+        {"name": preset.name, "model": f"{preset.model}:{preset.pretrained}", "method": method, "options": options}
+        for preset in PRESETS.values()
+        for method, options in preset.methods.items()
+    ]
+
+
 def _corruptions() -> Rows:
     from tta_panda.data.corruptions import EXTRA_CORRUPTIONS, GROUPS
 
@@ -68,5 +78,6 @@ _KINDS: dict[str, Callable[[], Rows]] = {
     "methods": _methods,
     "models": _models,
     "data": _data,
+    "presets": _presets,
     "corruptions": _corruptions,
 }

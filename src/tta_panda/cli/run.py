@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tta_panda.cli.common import JsonOption, make_console, print_json, words
-from tta_panda.cli.runs import RunRequest, takes_run_request
+from tta_panda.cli.runs import RunRequest, takes_run_request, with_and_without_panda
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 @takes_run_request
 def run(
     request: RunRequest,
-    method: Annotated[str, typer.Option("--method", help="clip, tent+panda, ...; several with commas.")],
+    method: Annotated[
+        str, typer.Option("--method", help="clip, tent+panda, ...; several with commas; all, with and without Panda.")
+    ] = "all",
     as_json: JsonOption = False,
 ) -> None:
     """Run methods on corruptions. A run whose record exists is not run again."""
-    records, finished = request.run(words(method))
+    records, finished = request.run(with_and_without_panda("all") if method == "all" else words(method))
     if as_json:
         print_json([record.row() for record in records], skipped=finished)
         return

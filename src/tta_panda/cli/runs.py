@@ -15,6 +15,7 @@ from tta_panda.cli.common import make_progress, numbers, words
 from tta_panda.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from tta_panda.evaluation.presets import Preset
     from tta_panda.evaluation.record import RunConfig, RunRecord
 
 
@@ -22,13 +23,24 @@ if TYPE_CHECKING:
 class RunRequest:
     """A field is an option of the command line."""
 
+    preset: Annotated[
+        str | None, typer.Option("--preset", help="The paper's settings of a benchmark; see: tta-panda ls presets.")
+    ] = None
     model: Annotated[
-        str, typer.Option("--model", help="mini, ARCHITECTURE:TAG or ARCHITECTURE:FILE (open_clip), or a directory.")
-    ] = "mini"
+        str | None,
+        typer.Option(
+            "--model",
+            help="mini, ARCHITECTURE:TAG or ARCHITECTURE:FILE (open_clip), or a directory.",
+            show_default="the preset's, or mini",
+        ),
+    ] = None
     pretrained: Annotated[
         str | None, typer.Option("--pretrained", help="Weights tag or file, if not part of --model.")
     ] = None
-    data: Annotated[str, typer.Option("--data", help="Data set; see: tta-panda ls data.")] = "glyphs-c"
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="Data set; see: tta-panda ls data.", show_default="the preset's, or glyphs-c"),
+    ] = None
     data_root: Annotated[Path | None, typer.Option("--data-root", help="Folder of data sets that are on disk.")] = None
     corruption: Annotated[
         str, typer.Option("--corruption", help="Names with commas; clean and all are names, too.")
@@ -43,25 +55,31 @@ class RunRequest:
     image_list: Annotated[
         Path | None, typer.Option("--image-list", help="Text file that names the images to use, one per line.")
     ] = None
+    protocol: Annotated[
+        str, typer.Option("--protocol", help="paper: as the paper says; reference: as its authors' code does.")
+    ] = "paper"
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Option of a method or of Panda, as name=value; repeatable.")
     ] = None
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the records.")] = Path("runs")
     device: Annotated[str, typer.Option("--device", help="Where the model runs, as torch names it.")] = "cpu"
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Processes to spread the runs over.", show_default="by size")
+    ] = None
 
     def configs(self, methods: Sequence[str]) -> list[RunConfig]:
         """The runs that these options mean for some methods."""
         from tta_panda.evaluation.plan import plan_runs
+        from tta_panda.evaluation.presets import get_preset
         from tta_panda.methods.options import parse_setting
 
-        if self.pretrained and ":" in self.model:
-            raise InvalidInputError(
-                f"The weights are named twice: --model {self.model} --pretrained {self.pretrained}."
-            )
+        preset = None if self.preset is None else get_preset(self.preset)
         return plan_runs(
             methods,
-            model=f"{self.model}:{self.pretrained}" if self.pretrained else self.model,
-            data=self.data,
+            model=self._model(preset),
+            data=self.data or (preset.data if preset else "glyphs-c"),
+            preset=preset,
+            protocol=self.protocol,
             corruptions=words(self.corruption),
             severities=numbers(self.severity),
             seeds=numbers(self.seed),
@@ -73,9 +91,18 @@ class RunRequest:
             settings=dict(parse_setting(text) for text in self.settings or []),
         )
 
+    def _model(self, preset: Preset | None) -> str:
+        model, pretrained = self.model, self.pretrained
+        if model is None and preset is not None:
+            model, pretrained = preset.model, pretrained or preset.pretrained
+        model = model or "mini"
+        if pretrained and ":" in model:
+            raise InvalidInputError(f"The weights are named twice: --model {model} --pretrained {pretrained}.")
+        return f"{model}:{pretrained}" if pretrained else model
+
     def run(self, methods: Sequence[str]) -> tuple[list[RunRecord], int]:
         """Records of all these runs, with progress on stderr, and how many of them had been made before."""
-        from tta_panda.evaluation.run import Runner
+        from tta_panda.evaluation.run import Runner, default_workers
         from tta_panda.evaluation.store import RunStore
 
         configs = self.configs(methods)
@@ -92,11 +119,21 @@ class RunRequest:
                     description = f"{running[0].corruption}: {names}"
                     progress.update(task, description=description, advance=share * len(running))
 
-                return Runner(store, self.data_root, self.device, self.image_list).run(configs, advance), finished
+                workers = self.workers or default_workers(configs, self.device)
+                runner = Runner(store, self.data_root, self.device, self.image_list, workers)
+                return runner.run(configs, advance), finished
         except KeyboardInterrupt:
             message = f"Interrupted. Finished runs are in {self.output}; the same command goes on from there."
             typer.echo(message, err=True)
             raise typer.Exit(130) from None
+
+
+def with_and_without_panda(names: str) -> list[str]:
+    """`"all"`, or names with commas, as the plain methods and their Panda variants, side by side."""
+    from tta_panda.methods import METHODS, PANDA_SUFFIX
+
+    chosen = METHODS.names() if names == "all" else [name.partition("+")[0] for name in words(names)]
+    return [variant for name in dict.fromkeys(chosen) for variant in (name, f"{name}+{PANDA_SUFFIX}")]
 
 
 def takes_run_request(command: Callable[..., None]) -> Callable[..., None]:

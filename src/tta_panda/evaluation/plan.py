@@ -12,9 +12,11 @@ from tta_panda.data.dataset import CLEAN
 from tta_panda.data.fingerprint import data_fingerprint
 from tta_panda.data.lists import list_digest, read_image_list
 from tta_panda.errors import InvalidInputError, UnknownNameError
+from tta_panda.evaluation.presets import Preset
 from tta_panda.evaluation.record import RunConfig
-from tta_panda.methods import parse_method
-from tta_panda.methods.options import default_options, resolve_options
+from tta_panda.methods import MethodName, parse_method
+from tta_panda.methods.base import Protocol
+from tta_panda.methods.options import default_options, protocol_options, resolve_options
 from tta_panda.models import weights_digest
 
 ALL = "all"
@@ -34,14 +36,17 @@ def plan_runs(
     preprocess: str = "batched",
     image_list: Path | None = None,
     data_root: Path | None = None,
+    preset: Preset | None = None,
+    protocol: Protocol = "paper",
     settings: Mapping[str, Any] | None = None,
 ) -> list[RunConfig]:
     """Configurations domain by domain, so that runs that share data and encoder passes stand together.
 
-    A setting goes to every method that has an option of that name; one that no method has is an error.
+    A setting goes to every method that has an option of that name; one that no method has is an error. Settings go
+    before what the preset says, and that before what the protocol and the methods' defaults say.
     """
     _check(data, batch_size, preprocess, seeds)
-    options = _options_per_method(methods, settings or {})
+    options = _options_per_method(methods, settings or {}, preset, protocol)
     shared = {
         "model": model,
         "weights": weights_digest(model),
@@ -98,7 +103,9 @@ def _domains(corruptions: Sequence[str], severities: Sequence[int]) -> list[tupl
     return list(domains)
 
 
-def _options_per_method(methods: Sequence[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _options_per_method(
+    methods: Sequence[str], settings: Mapping[str, Any], preset: Preset | None, protocol: Protocol
+) -> dict[str, dict[str, Any]]:
     names = [parse_method(method) for method in methods]
     if not names:
         raise InvalidInputError("Name at least one method, as in --method tent+panda.")
@@ -107,7 +114,9 @@ def _options_per_method(methods: Sequence[str], settings: Mapping[str, Any]) -> 
         if not any(key in options for options in known.values()):
             every_key = {option for options in known.values() for option in options}
             raise UnknownNameError(f"option of {', '.join(known)}", key, every_key)
-    return {
-        str(name): resolve_options(name, {key: value for key, value in settings.items() if key in known[str(name)]})
-        for name in names
-    }
+
+    def chosen(name: MethodName) -> dict[str, Any]:
+        wanted = protocol_options(protocol) | (preset.options(name) if preset else {}) | dict(settings)
+        return {key: value for key, value in wanted.items() if key in known[str(name)]}
+
+    return {str(name): resolve_options(name, chosen(name)) for name in names}

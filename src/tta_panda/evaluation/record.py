@@ -11,8 +11,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tta_panda.methods import MethodName
+from tta_panda.methods.passes import EncoderPasses
 
-FORMAT = 1
+FORMAT = 2
 
 
 class RunConfig(BaseModel):
@@ -53,6 +54,21 @@ class RunConfig(BaseModel):
         return hashlib.sha256(canonical.encode()).hexdigest()[:20]
 
 
+class PassesPerBatch(BaseModel):
+    """What a method sent through the encoders for a batch, on average; its cost, whatever the machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    images: float
+    images_with_gradient: float
+    texts: float
+    texts_with_gradient: float
+
+    @classmethod
+    def of(cls, passes: EncoderPasses) -> PassesPerBatch:
+        return cls(**{name: getattr(passes, name) / max(1, passes.batches) for name in cls.model_fields})
+
+
 class RunRecord(BaseModel):
     """The outcome of one method on one domain."""
 
@@ -70,6 +86,7 @@ class RunRecord(BaseModel):
     mean_probabilities: list[float]
     mean_beta: float | None = None
     """Over the batches; None without Panda."""
+    passes: PassesPerBatch
     seconds: float
     """Encoder passes (shared ones in full) and the method's own work."""
     environment: dict[str, str]
@@ -85,6 +102,7 @@ class RunRecord(BaseModel):
             "l1": self.l1,
             "samples": self.samples,
             "mean_beta": self.mean_beta,
+            **self.passes.model_dump(),
             "seconds": self.seconds,
             "options": options,
             "record": self.config.key,

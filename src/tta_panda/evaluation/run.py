@@ -1,111 +1,55 @@
-"""The evaluation loop: streams of images through methods, labels against logits, records into the store."""
+"""Configurations to records: models and data loaded once, passes shared, work spread over processes."""
 
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-
-from torch import Tensor
 
 from tta_panda.data import load_data
 from tta_panda.data.dataset import UNLABELLED, Dataset
 from tta_panda.data.stream import Stream
+from tta_panda.data.workers import worker_pool
 from tta_panda.errors import DataError
-from tta_panda.evaluation.metrics import Tally
-from tta_panda.evaluation.record import RunConfig, RunRecord, describe_environment
+from tta_panda.evaluation.loop import Evaluation, evaluate, shared_passes
+from tta_panda.evaluation.record import PassesPerBatch, RunConfig, RunRecord, describe_environment
 from tta_panda.evaluation.store import RunStore
-from tta_panda.methods.base import FrozenMethod, Method
+from tta_panda.methods import METHODS
+from tta_panda.methods.base import TrainedMethod
 from tta_panda.methods.options import build_method
 from tta_panda.models import VisionLanguageModel, ZeroShotClassifier, load_model
 
 Advance = Callable[[Sequence[RunConfig], float], None]
-"""Called after every batch with the runs that took part and the share of their stream that it was."""
+"""Called with the runs that took part in something and the share of their stream that it was."""
+
+IMAGES_WORTH_A_PROCESS = 10_000
 
 
-class Evaluation:
-    """One method on one stream, while it goes on."""
-
-    def __init__(self, method: Method, classes: int):
-        self.method = method
-        self.tally = Tally(classes)
-        self.seconds = 0.0
-        self.betas: list[float] = []
-
-    def update(self, logits: Tensor, labels: Tensor, seconds: float) -> None:
-        self.tally.update(logits, labels)
-        self.seconds += seconds
-        if self.method.features.debiaser is not None:
-            self.betas.append(self.method.features.debiaser.beta)
-
-
-def evaluate(
-    methods: Sequence[Method], stream: Stream, advance: Callable[[float], None] = lambda _share: None
-) -> list[Evaluation]:
-    """Run methods that can share their encoder passes (see `shared_passes`) over one stream, from a fresh state."""
-    evaluations = [Evaluation(method, len(stream.dataset.class_names)) for method in methods]
-    for method in methods:
-        method.reset()
-    for images, labels in stream:
-        _update(evaluations, images, labels)
-        advance(len(labels) / len(stream.dataset))
-    for method in methods:
-        method.reset()
-    return evaluations
-
-
-def _update(evaluations: Sequence[Evaluation], images: Tensor, labels: Tensor) -> None:
-    if len(evaluations) == 1:
-        start = time.perf_counter()
-        # To the CPU within the measured time: a GPU hands its result out before it is done.
-        logits = evaluations[0].method.adapt(images).cpu()
-        evaluations[0].update(logits, labels, time.perf_counter() - start)
-        return
-    # Negatives are drawn by a method that uses them; the others take the features of the same pass.
-    leader = max((e.method for e in evaluations), key=lambda method: method.features.debiaser is not None)
-    start = time.perf_counter()
-    encoded = leader.features.encode_frozen(images)
-    encoding = time.perf_counter() - start
-    for evaluation in evaluations:
-        if not isinstance(evaluation.method, FrozenMethod):
-            raise TypeError(f"{type(evaluation.method).__name__} trains its encoder and cannot share a pass.")
-        start = time.perf_counter()
-        logits = evaluation.method.adapt_encoded(encoded).cpu()
-        evaluation.update(logits, labels, encoding + time.perf_counter() - start)
-
-
-def shared_passes(methods: Iterable[Method]) -> list[list[int]]:
-    """Indices of methods in groups that can work on the same encoded batches.
-
-    Methods that train the encoder stand alone. Frozen ones go together as long as they agree on the negatives; one
-    without Panda agrees with any.
-    """
-    groups: list[list[int]] = []
-    frozen: dict[object, list[int]] = {}
-    plain: list[int] = []
-    for index, method in enumerate(methods):
-        if not isinstance(method, FrozenMethod):
-            groups.append([index])
-        elif method.features.debiaser is None:
-            plain.append(index)
-        else:
-            frozen.setdefault(method.features.debiaser.negatives_key, []).append(index)
-    together = list(frozen.values()) or [[]]
-    together[0] = plain + together[0]
-    return [group for group in together if group] + groups
+def default_workers(configs: Sequence[RunConfig], device: str) -> int:
+    """As many processes as cores for long work with the embedded model, too small for threads to share; else one."""
+    if device != "cpu" or any(config.model != "mini" for config in configs):
+        return 1
+    images = sum(config.limit or 1000 for config in configs)
+    return max(1, min(os.cpu_count() or 1, images // IMAGES_WORTH_A_PROCESS))
 
 
 class Runner:
     """Makes the records of configurations that the store does not hold, sharing what they have in common."""
 
     def __init__(
-        self, store: RunStore, data_root: Path | None = None, device: str = "cpu", image_list: Path | None = None
+        self,
+        store: RunStore,
+        data_root: Path | None = None,
+        device: str = "cpu",
+        image_list: Path | None = None,
+        workers: int = 1,
     ):
         self.store = store
         self.data_root = data_root
         self.device = device
         self.image_list = image_list
+        self.workers = workers
         self._models: dict[str, VisionLanguageModel] = {}
         self._classifiers: dict[tuple[str, tuple[str, ...]], ZeroShotClassifier] = {}
 
@@ -113,10 +57,24 @@ class Runner:
         """Records of all configurations, in their order. What is finished is saved at once."""
         self.store.prepare()
         records = self.store.existing(configs)
-        for domain in _by_domain(config for config in configs if config.key not in records):
-            for record in self._run_domain(domain, advance):
-                records[record.config.key] = record
+        missing = [config for config in configs if config.key not in records]
+        work = self._run_apart(missing, advance) if self.workers > 1 else self._run_here(missing, advance)
+        records |= {record.config.key: record for record in work}
         return [records[config.key] for config in configs]
+
+    def _run_here(self, configs: Sequence[RunConfig], advance: Advance) -> Iterator[RunRecord]:
+        for domain in _by_domain(configs):
+            yield from self._run_domain(domain, advance)
+
+    def _run_apart(self, configs: Sequence[RunConfig], advance: Advance) -> Iterator[RunRecord]:
+        """On several processes, each with a model of its own."""
+        tasks = [task for domain in _by_domain(configs) for task in _apart(domain)]
+        threads = max(1, (os.cpu_count() or 1) // self.workers)
+        arguments = (self.store, self.data_root, self.device, self.image_list, threads)
+        with worker_pool(min(self.workers, len(tasks)) or 1, _start_worker, arguments) as spread:
+            for task, records in zip(tasks, spread(_run_task, tasks), strict=True):
+                advance(task, 1.0)
+                yield from records
 
     def _run_domain(self, configs: Sequence[RunConfig], advance: Advance) -> Iterable[RunRecord]:
         first = configs[0]
@@ -170,6 +128,7 @@ class Runner:
             label_counts=tally.labels.tolist(),
             mean_probabilities=tally.mean_probabilities.tolist(),
             mean_beta=sum(betas) / len(betas) if betas else None,
+            passes=PassesPerBatch.of(evaluation.passes),
             seconds=round(evaluation.seconds, 4),
             environment=describe_environment(self.device),
         )
@@ -181,3 +140,25 @@ def _by_domain(configs: Iterable[RunConfig]) -> list[list[RunConfig]]:
     for c in configs:
         domains.setdefault(tuple(c.model_dump(exclude={"method", "panda", "options"}).values()), []).append(c)
     return list(domains.values())
+
+
+def _apart(domain: Sequence[RunConfig]) -> list[list[RunConfig]]:
+    """A domain in pieces that share nothing: methods that train the encoder one by one, and all others."""
+    trained = [config for config in domain if issubclass(METHODS.get(config.method), TrainedMethod)]
+    frozen = [config for config in domain if config not in trained]
+    return [piece for piece in (frozen, *([config] for config in trained)) if piece]
+
+
+_worker: Runner
+
+
+def _start_worker(store: RunStore, data_root: Path | None, device: str, image_list: Path | None, threads: int) -> None:
+    import torch
+
+    global _worker
+    torch.set_num_threads(threads)
+    _worker = Runner(store, data_root, device, image_list)
+
+
+def _run_task(configs: Sequence[RunConfig]) -> list[RunRecord]:
+    return _worker.run(configs)

@@ -67,7 +67,7 @@ class Method(ABC):
     def add_state(self, name: str, default: Any) -> None:
         """Declare `self.<name>`: state that starts as `default`, is reset to it, and is part of `state_dict`."""
         self._defaults[name] = default
-        setattr(self, name, copy.deepcopy(default))
+        setattr(self, name, _fresh(default))
 
     def adapt(self, images: Tensor) -> Tensor:
         """Logits (B, K), float32, for a batch of images (B, 3, H, W), floats in [0, 1] or uint8; adapts on the way."""
@@ -86,7 +86,7 @@ class Method(ABC):
     def reset(self) -> None:
         """Forget the stream: the next batch is treated as the first."""
         for name, default in self._defaults.items():
-            setattr(self, name, copy.deepcopy(default))
+            setattr(self, name, _fresh(default))
         self.features.reset()
 
     def state_dict(self) -> dict[str, Any]:
@@ -105,6 +105,12 @@ class Method(ABC):
         for name, value in state["state"].items():
             setattr(self, name, copy.deepcopy(value))
         self.features.load_state_dict(state["features"])
+
+
+def _fresh(default: Any) -> Any:
+    """A copy that may change, even where the default was made in inference mode."""
+    with torch.inference_mode(False):
+        return default.clone() if isinstance(default, Tensor) else copy.deepcopy(default)
 
 
 def _keys(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""DeYO (Lee et al. 2024, "Entropy is not Enough for Test-Time Adaptation: From the Perspective of Disentangled Factors")."""
+"""DeYO (Lee et al. 2024, "Entropy is not Enough for Test-Time Adaptation")."""
 
 from __future__ import annotations
 

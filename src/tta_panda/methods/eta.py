@@ -1,4 +1,4 @@
-"""ETA (Niu et al. 2022, "Efficient Test-Time Model Adaptation without Forgetting"), its part without anti-forgetting."""
+"""ETA (Niu et al. 2022, "Efficient Test-Time Model Adaptation without Forgetting"), EATA without its regulariser."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -49,6 +50,13 @@ class Features:
         self.view_generator = torch.Generator()
         self.reset()
 
+    @classmethod
+    def covering(cls, several: Sequence[Features]) -> Features:
+        """Features that encode for several streams at once, which agree in their keys."""
+        first = several[0]
+        debias = next((f.debiaser.panda for f in several if f.debiaser is not None), None)
+        return cls(first.classifier, debias, first.seed, next((f.views for f in several if f.views), None))
+
     @property
     def negatives_key(self) -> object:
         """Features with equal keys draw the same negatives; None agrees with any."""
@@ -78,10 +86,19 @@ class Features:
     def encode_frozen(self, images: Tensor) -> Encoded:
         """Everything that methods which leave the encoder alone work with. Not counted: it may serve several."""
         batch = self.draw(images)
-        encoded = split_encoded(self.classifier.model.encode_image(batch.everything), batch)
-        return encoded if self.views is None else self._with_views(encoded, batch.images, self.views)
+        return self.encode_views(self.encode_plain(batch), batch.images)
 
-    def _with_views(self, encoded: Encoded, images: Tensor, views: Views) -> Encoded:
+    @torch.no_grad()
+    def encode_plain(self, batch: Batch) -> Encoded:
+        """`encode_frozen` without the views."""
+        return split_encoded(self.classifier.model.encode_image(batch.everything), batch)
+
+    @torch.no_grad()
+    def encode_views(self, encoded: Encoded, images: Tensor) -> Encoded:
+        """`encode_frozen` from there on: with the views, if any are wanted."""
+        views = self.views
+        if views is None:
+            return encoded
         size, _, height, width = images.shape
         plain = encoded.features[:, None]  # (B, 1, D): the first view needs no second pass
         if views.count == 1:

@@ -13,7 +13,7 @@ import pydantic
 
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.methods import METHODS, MethodName
-from tta_panda.methods.base import Method
+from tta_panda.methods.base import PROTOCOLS, Method
 from tta_panda.models.base import ZeroShotClassifier
 from tta_panda.panda import Panda
 
@@ -62,6 +62,13 @@ def parse_setting(text: str) -> tuple[str, Any]:
 def panda_options() -> Options:
     """Every option of Panda with its default."""
     return {field.name: field.default for field in dataclasses.fields(Panda)}
+
+
+def protocol_options(protocol: str) -> Options:
+    """What a protocol means for methods and for Panda. The authors' code draws its negatives in another way, too."""
+    if protocol not in PROTOCOLS:
+        raise UnknownNameError("protocol", protocol, PROTOCOLS)
+    return {"protocol": protocol} | ({"sampler": "same_cell"} if protocol == "reference" else {})
 
 
 def _checked(key: str, value: Any, annotation: Any) -> Any:

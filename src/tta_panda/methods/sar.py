@@ -90,7 +90,7 @@ class SAR(TrainedMethod):
             loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self._watch(float(loss))
+        self._watch(float(loss.detach()))
 
     def _watch(self, loss: float) -> None:
         """Start over where the loss has been so low that predictions must have collapsed."""

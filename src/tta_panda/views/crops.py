@@ -1,57 +1,53 @@
 """Crop, flip and resize many views of one image at once, as Pillow resizes: two passes, each on the 8-bit grid.
 
 A crop is never larger than the view it becomes, so a pixel of the view lies between two pixels of the crop, and a pass
-is a weighted sum of two rows of a table. `embedding_bag` does just that in one go.
+blends pairs of rows of a table.
 """
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-_PRECISION = 1 << 22  # Pillow rounds its weights to this part
+_PRECISION = 22  # bits of Pillow's weights
 
 
 def crop_views(image: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
     """Views (V, 3, H, W) of an image (3, H, W), both uint8, given boxes (V, 4) and flips (V,)."""
     views, (channels, height, width) = boxes.shape[0], image.shape
     top, left, crop_height, crop_width = boxes.unbind(dim=1)
-    columns, column_weights = neighbours(crop_width, width)  # (V, W, 2)
-    columns = columns + left[:, None, None]
-    columns = torch.where(flips[:, None, None], columns.flip(1), columns)
-    column_weights = torch.where(flips[:, None, None], column_weights.flip(1), column_weights)
-    rows, row_weights = neighbours(crop_height, height)  # (V, H, 2)
-    rows = rows + (top + torch.arange(views) * height)[:, None, None]
+    columns, column_weights = neighbours(crop_width, width)  # (2, V, W)
+    columns = columns + left[:, None]
+    columns = torch.where(flips[:, None], columns.flip(2), columns)
+    column_weights = torch.where(flips[:, None], column_weights.flip(2), column_weights)
+    rows, row_weights = neighbours(crop_height, height)  # (2, V, H)
+    rows = rows + (top + torch.arange(views) * height)[:, None]
 
-    table = image.permute(2, 0, 1).reshape(width, -1)  # a row holds a column of the image
-    wide = _sum_rows(table, columns, column_weights).view(views, width, channels * height)
-    table = wide.transpose(1, 2).reshape(views, channels, height, width).transpose(1, 2).reshape(views * height, -1)
-    resized = _sum_rows(table, rows, row_weights).view(views, height, channels, width)
+    table = image.permute(2, 0, 1).reshape(width, -1).int()  # a row holds a column of the image
+    wide = _blend_rows(table, columns, column_weights).view(views, width, channels, height)
+    table = wide.permute(0, 3, 2, 1).reshape(views * height, -1).int()
+    resized = _blend_rows(table, rows, row_weights).view(views, height, channels, width)
     return resized.transpose(1, 2).contiguous()
 
 
 def neighbours(sides: Tensor, length: int) -> tuple[Tensor, Tensor]:
     """The two pixels of a crop of each of `sides` (V,) that each of `length` new pixels lies between, and their weights.
 
-    All as Pillow computes it, in double precision, so that not even ties are rounded otherwise.
+    Weights are whole numbers, and all is computed as Pillow does, in double precision: ties are common, and a pixel that
+    is one off may be inverted by a solarisation later.
     """
     centre = (torch.arange(length, dtype=torch.float64) + 0.5) * (sides.double() / length)[:, None]  # (V, length)
     first = (centre - 0.5).clamp(min=0).floor()
-    pixels = torch.stack([first, first + 1], dim=2)
-    weights = 1 - (pixels - centre[..., None] + 0.5).abs()
-    weights = weights.clamp(min=0).masked_fill(pixels >= sides[:, None, None], 0.0)
-    weights = weights / weights.sum(dim=2, keepdim=True)
-    weights = (weights * _PRECISION + 0.5).floor() / _PRECISION
-    return pixels.minimum((sides - 1).double()[:, None, None]).long(), weights.float()
+    pixels = torch.stack([first, first + 1])  # (2, V, length)
+    weights = (1 - (pixels - centre + 0.5).abs()).clamp(min=0).masked_fill(pixels >= sides[:, None], 0.0)
+    weights = (weights / weights.sum(dim=0) * (1 << _PRECISION) + 0.5).int()
+    return pixels.minimum((sides - 1).double()[:, None]).long(), weights
 
 
-def _sum_rows(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sums of two rows each, rounded: uint8 (V * length, row length)."""
-    sums = F.embedding_bag(
-        rows.flatten(0, 1).to(table.device),
-        table.float(),
-        mode="sum",
-        per_sample_weights=weights.flatten(0, 1).to(table.device),
-    )
-    return sums.add_(0.5).to(torch.uint8)
+def _blend_rows(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sums of two rows each, rounded: uint8 (V, length, row length)."""
+    first, second = rows.flatten(1).to(table.device)
+    first_weight, second_weight = weights.flatten(1)[..., None].to(table.device)
+    sums = table.index_select(0, first).mul_(first_weight).addcmul_(table.index_select(0, second), second_weight)
+    rounded = sums.add_(1 << (_PRECISION - 1)).bitwise_right_shift_(_PRECISION).to(torch.uint8)
+    return rounded.view(*rows.shape[1:], -1)

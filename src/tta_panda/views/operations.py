@@ -19,7 +19,7 @@ def autocontrast(images: Tensor, _: Tensor) -> Tensor:
     flat = images.flatten(2)
     low, high = flat.amin(dim=2).double()[..., None], flat.amax(dim=2).double()[..., None]  # (N, 3, 1)
     values = torch.arange(256, dtype=torch.float64, device=images.device)
-    scale = 255.0 / (high - low)
+    scale = torch.full_like(low, 255) / (high - low)  # a number divided by a tensor is rounded twice
     table = (values * scale + -low * scale).clamp(0, 255)
     return _look_up(images, torch.where(high > low, table, values).to(torch.uint8))
 
