@@ -15,11 +15,12 @@ from tta_panda import CLIP, TPS, Panda, Stream, Tent, Zero, load_data
 from tta_panda.errors import InvalidInputError, NumericalError, StoreError, UnknownNameError
 from tta_panda.evaluation import run as run_module
 from tta_panda.evaluation.loop import evaluate, shared_passes
-from tta_panda.evaluation.metrics import Tally
+from tta_panda.evaluation.metrics import TalliesByTenth, Tally
 from tta_panda.evaluation.plan import plan_runs
 from tta_panda.evaluation.record import RunConfig
 from tta_panda.evaluation.run import Runner
 from tta_panda.evaluation.store import RunStore
+from tta_panda.methods.sharing import SharedFeatures
 
 METHODS = ["clip", "clip+panda", "tent", "tent+panda"]
 
@@ -30,7 +31,7 @@ def plan(methods=METHODS, **more) -> list[RunConfig]:
 
 
 def without_time(record) -> dict:
-    return record.model_dump(exclude={"seconds", "environment"})
+    return record.model_dump(exclude={"seconds", "images_per_second", "peak_memory", "environment"})
 
 
 def test_metrics_equal_numpy():
@@ -45,6 +46,37 @@ def test_metrics_equal_numpy():
     assert tally.accuracy_stderr == pytest.approx(np.sqrt(accuracy * (1 - accuracy) / 57))
     assert tally.l1 == pytest.approx(np.abs(p.mean(0) - np.bincount(labels, minlength=4) / 57).sum(), abs=1e-6)
     assert tally.predicted.tolist() == np.bincount(logits.argmax(1), minlength=4).tolist()
+
+
+def test_metrics_beyond_the_paper_equal_numpy():
+    rng = np.random.default_rng(1)
+    logits, labels = 3 * rng.normal(size=(203, 5)), rng.integers(0, 4, 203)  # the fifth class never occurs
+    tally, tenths = Tally(5), TalliesByTenth(5, 203)
+    for part in np.array_split(np.arange(203), 7):
+        for each in (tally, tenths):
+            each.update(torch.from_numpy(logits[part]), torch.from_numpy(labels[part]))
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    right = logits.argmax(1) == labels
+    losses = -np.log(p[np.arange(203), labels])
+    assert tally.nll == pytest.approx(losses.mean())
+    assert tally.nll_stderr == pytest.approx(losses.std() / np.sqrt(203))
+    edges = np.linspace(0, 1, 16)
+    in_bins = [(p.max(1) > low) & (p.max(1) <= high) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    gaps = [mask.mean() * abs(p.max(1)[mask].mean() - right[mask].mean()) for mask in in_bins if mask.any()]
+    assert tally.ece == pytest.approx(sum(gaps))
+    assert tally.recalls.tolist() == pytest.approx([right[labels == k].mean() for k in range(4)])
+    whole = [range(-(-203 * t // 10), -(-203 * (t + 1) // 10)) for t in range(10)]
+    assert [t.samples for t in tenths.tallies] == [len(part) for part in whole]
+    assert [t.accuracy for t in tenths.tallies] == pytest.approx([right[list(part)].mean() for part in whole])
+
+
+def test_records_hold_metrics_beyond_the_paper(tmp_path):
+    [record] = Runner(RunStore(tmp_path)).run(plan(["tent+panda"]))
+    assert 0 <= record.recall_min <= record.recall_max <= 1 and record.recall_sd > 0
+    assert 0 < record.ece < 1 and record.nll > 0 and record.nll_stderr > 0
+    assert sum(tenth.samples for tenth in record.tenths) == record.samples == 50 and len(record.tenths) == 10
+    assert record.images_per_second == pytest.approx(50 / record.seconds, rel=0.01)
+    assert record.peak_memory is None or record.peak_memory > 1 << 20
 
 
 def test_bias_is_none_for_right_and_two_for_utterly_wrong_predictions():
@@ -196,7 +228,7 @@ def test_an_unwritable_folder_is_found_before_anything_runs(tmp_path, monkeypatc
         RunStore(tmp_path / "nowhere").records()
 
 
-def test_frozen_methods_share_passes_where_their_negatives_agree(tiny_classifier):
+def test_frozen_methods_share_passes_where_their_views_agree(tiny_classifier):
     methods = [
         CLIP(tiny_classifier),
         Tent(tiny_classifier),
@@ -209,16 +241,36 @@ def test_frozen_methods_share_passes_where_their_negatives_agree(tiny_classifier
         Zero(tiny_classifier, debias=Panda(beta=0.2, ratio=0.5)),
         Zero(tiny_classifier, views=8),
     ]
-    assert shared_passes(methods) == [[0, 2, 3, 6, 7], [4, 8], [9], [1], [5]]
+    assert shared_passes(methods) == [[0, 2, 3, 4, 6, 7, 8], [9], [1], [5]]
 
 
 def test_sharing_a_pass_changes_no_prediction(mini_classifier):
     stream = Stream(load_data("glyphs-val-c", "fog", limit=60), 25, seed=0)
-    together = evaluate([CLIP(mini_classifier), CLIP(mini_classifier, debias=Panda(beta=0.5))], stream)
-    alone = [evaluate([CLIP(mini_classifier, debias=debias)], stream)[0] for debias in (None, Panda(beta=0.5))]
-    for one, other in zip(together, alone, strict=True):
-        assert one.tally.predicted.tolist() == other.tally.predicted.tolist()
-        assert one.tally.l1 == pytest.approx(other.tally.l1, abs=1e-5)
+    debias = [None, Panda(beta=0.5), Panda(beta=0.5, ratio=0.3), Panda(beta=0.5, sampler="within_image")]
+    together = evaluate([CLIP(mini_classifier, debias=panda) for panda in debias], stream)
+    for panda, one in zip(debias, together, strict=True):
+        [fewer] = evaluate([CLIP(mini_classifier, debias=panda)], stream)
+        [alone] = evaluate([CLIP(mini_classifier, debias=panda)], stream, alone=True)
+        assert one.tally.probabilities.tolist() == fewer.tally.probabilities.tolist()  # to the last bit
+        assert one.tally.predicted.tolist() == alone.tally.predicted.tolist()
+        assert one.tally.l1 == pytest.approx(alone.tally.l1, abs=1e-5)
+        assert one.passes == fewer.passes == alone.passes
+
+
+def test_several_sets_of_negatives_share_the_pass_over_the_images(tiny_classifier, images, monkeypatch):
+    sizes = []
+    original = type(tiny_classifier.model).encode_image
+
+    def counted(self, batch):
+        sizes.append(len(batch))
+        return original(self, batch)
+
+    monkeypatch.setattr(type(tiny_classifier.model), "encode_image", counted)
+    pandas = [Panda(beta=beta, ratio=ratio) for ratio in (0.1, 0.5) for beta in (0.2, 0.4)]
+    methods = [Zero(tiny_classifier, views=2, temperature=1.0), *(CLIP(tiny_classifier, debias=p) for p in pandas)]
+    features = SharedFeatures([method.features for method in methods])
+    features.encode(images)
+    assert sizes == [40, 4, 20, 40]  # images, two sets of negatives, one more view of every image
 
 
 def test_one_encoder_pass_of_images_and_negatives(mini_classifier, foggy, monkeypatch):

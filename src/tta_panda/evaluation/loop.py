@@ -8,24 +8,28 @@ from collections.abc import Callable, Iterable, Sequence
 from torch import Tensor
 
 from tta_panda.data.stream import Stream
-from tta_panda.evaluation.metrics import Tally
+from tta_panda.evaluation.memory import PeakMemory
+from tta_panda.evaluation.metrics import TalliesByTenth, Tally
 from tta_panda.methods.base import FrozenMethod, Method
-from tta_panda.methods.features import Features
 from tta_panda.methods.passes import EncoderPasses
+from tta_panda.methods.sharing import SharedFeatures
 
 
 class Evaluation:
     """One method on one stream, while it goes on."""
 
-    def __init__(self, method: Method, classes: int):
+    def __init__(self, method: Method, classes: int, images: int):
         self.method = method
         self.tally = Tally(classes)
+        self.tenths = TalliesByTenth(classes, images)
         self.seconds = 0.0
         self.betas: list[float] = []
         self.passes = EncoderPasses()
+        self.peak_memory: int | None = None
 
     def update(self, logits: Tensor, labels: Tensor, seconds: float) -> None:
         self.tally.update(logits, labels)
+        self.tenths.update(logits, labels)
         self.seconds += seconds
         self.passes = self.method.passes
         if self.method.features.debiaser is not None:
@@ -33,18 +37,31 @@ class Evaluation:
 
 
 def evaluate(
-    methods: Sequence[Method], stream: Stream, advance: Callable[[float], None] = lambda _share: None
+    methods: Sequence[Method],
+    stream: Stream,
+    advance: Callable[[float], None] = lambda _share: None,
+    *,
+    alone: bool = False,
 ) -> list[Evaluation]:
-    """Run methods that can share their encoder passes (see `shared_passes`) over one stream, from a fresh state."""
-    evaluations = [Evaluation(method, len(stream.dataset.class_names)) for method in methods]
+    """Run methods that can share their encoder passes (see `shared_passes`) over one stream, from a fresh state.
+
+    `alone` lets a single method encode for itself even if it could share, as it would in use: for measuring time.
+    """
+    classes, images = len(stream.dataset.class_names), len(stream.dataset)
+    evaluations = [Evaluation(method, classes, images) for method in methods]
     for method in methods:
         method.reset()
-    update = _Alone(*evaluations) if len(evaluations) == 1 else _Together(evaluations)
-    for images, labels in stream:
-        update(images, labels)
-        advance(len(labels) / len(stream.dataset))
-    for method in methods:
-        method.reset()
+    # A frozen method takes the shared way even when it is the only one left: its record does not depend, not even in
+    # the last bits, on which others happened to be missing.
+    by_itself = len(methods) == 1 and (alone or not isinstance(methods[0], FrozenMethod))
+    update = _Alone(*evaluations) if by_itself else _Together(evaluations)
+    memory = PeakMemory(methods[0].classifier.model.device)
+    for batch, labels in stream:
+        update(batch, labels)
+        advance(len(labels) / images)
+    for evaluation in evaluations:
+        evaluation.peak_memory = memory.read()
+        evaluation.method.reset()
     return evaluations
 
 
@@ -70,40 +87,34 @@ class _Together:
             if not isinstance(evaluation.method, FrozenMethod):
                 raise TypeError(f"{type(evaluation.method).__name__} trains its encoder and cannot share a pass.")
             self.members.append((evaluation, evaluation.method))
-        self.features = Features.covering([method.features for _, method in self.members])
+        self.features = SharedFeatures([method.features for _, method in self.members])
 
     def __call__(self, images: Tensor, labels: Tensor) -> None:
-        start = time.perf_counter()
-        batch = self.features.draw(images)
-        encoded = self.features.encode_plain(batch)
-        plain = time.perf_counter() - start
-        encoded = self.features.encode_views(encoded, batch.images)
-        with_views = time.perf_counter() - start
+        shared = self.features.encode(images)
         for evaluation, method in self.members:
+            encoded, seconds = shared.part_of(method.features)
             start = time.perf_counter()
             logits = method.adapt_encoded(encoded).cpu()
-            own = time.perf_counter() - start
-            evaluation.update(logits, labels, own + (plain if method.features.views is None else with_views))
+            evaluation.update(logits, labels, seconds + time.perf_counter() - start)
 
 
 def shared_passes(methods: Iterable[Method]) -> list[list[int]]:
     """Indices of methods in groups that can work on the same encoded batches.
 
-    Methods that train the encoder stand alone. Frozen ones go together as long as they agree on negatives and views;
-    one that uses none of either agrees with any.
+    Methods that train the encoder stand alone. Frozen ones go together as long as they agree on their views; one that
+    uses none agrees with any.
     """
     alone: list[list[int]] = []
-    groups: list[tuple[list[object], list[int]]] = []
+    groups: list[tuple[object, list[int]]] = []
     for index, method in enumerate(methods):
         if not isinstance(method, FrozenMethod):
             alone.append([index])
             continue
-        keys = [method.features.negatives_key, method.features.views_key]
-        for shared, members in groups:
-            if all(a is None or b is None or a == b for a, b in zip(shared, keys, strict=True)):
-                shared[:] = [a if b is None else b for a, b in zip(shared, keys, strict=True)]
-                members.append(index)
+        key = method.features.views_key
+        for place, (views, members) in enumerate(groups):
+            if key is None or views is None or key == views:
+                groups[place] = (key if views is None else views, [*members, index])
                 break
         else:
-            groups.append((keys, [index]))
+            groups.append((key, [index]))
     return [members for _, members in groups] + alone

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tta_panda.methods import MethodName
 from tta_panda.methods.passes import EncoderPasses
 
-FORMAT = 2
+FORMAT = 3
 
 
 class RunConfig(BaseModel):
@@ -69,6 +69,16 @@ class PassesPerBatch(BaseModel):
         return cls(**{name: getattr(passes, name) / max(1, passes.batches) for name in cls.model_fields})
 
 
+class Tenth(BaseModel):
+    """What came out for a tenth of the stream: how predictions change while a method adapts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    samples: int
+    accuracy: float
+    l1: float
+
+
 class RunRecord(BaseModel):
     """The outcome of one method on one domain."""
 
@@ -80,6 +90,16 @@ class RunRecord(BaseModel):
     accuracy: float = Field(ge=0, le=1)
     accuracy_stderr: float
     l1: float = Field(ge=0, le=2 + 1e-9)
+    """Prediction bias."""
+    ece: float = Field(ge=0, le=1 + 1e-9)
+    """Expected calibration error of the most likely class, 15 bins of equal width."""
+    nll: float
+    """Mean negative log-likelihood of the label, in nats."""
+    nll_stderr: float
+    recall_sd: float
+    """Class-wise recall: standard deviation over the classes that occur; with the smallest and the largest."""
+    recall_min: float
+    recall_max: float
     class_names: list[str]
     predicted_counts: list[int]
     label_counts: list[int]
@@ -87,8 +107,13 @@ class RunRecord(BaseModel):
     mean_beta: float | None = None
     """Over the batches; None without Panda."""
     passes: PassesPerBatch
+    tenths: list[Tenth]
+    """Consecutive tenths of the stream; fewer where it has fewer than ten images."""
     seconds: float
     """Encoder passes (shared ones in full) and the method's own work."""
+    images_per_second: float
+    peak_memory: int | None = None
+    """Bytes: of tensors on a GPU, else of the process, what it shared with other runs included."""
     environment: dict[str, str]
 
     def row(self) -> dict[str, Any]:
@@ -99,11 +124,14 @@ class RunRecord(BaseModel):
             **config,
             "accuracy": self.accuracy,
             "accuracy_stderr": self.accuracy_stderr,
-            "l1": self.l1,
+            **{name: getattr(self, name) for name in ("l1", "ece", "nll", "nll_stderr")},
+            **{name: getattr(self, name) for name in ("recall_sd", "recall_min", "recall_max")},
             "samples": self.samples,
             "mean_beta": self.mean_beta,
             **self.passes.model_dump(),
             "seconds": self.seconds,
+            "images_per_second": self.images_per_second,
+            "peak_memory": self.peak_memory,
             "options": options,
             "record": self.config.key,
         }

@@ -13,7 +13,7 @@ from tta_panda.data.stream import Stream
 from tta_panda.data.workers import worker_pool
 from tta_panda.errors import DataError
 from tta_panda.evaluation.loop import Evaluation, evaluate, shared_passes
-from tta_panda.evaluation.record import PassesPerBatch, RunConfig, RunRecord, describe_environment
+from tta_panda.evaluation.record import PassesPerBatch, RunConfig, RunRecord, Tenth, describe_environment
 from tta_panda.evaluation.store import RunStore
 from tta_panda.methods import METHODS
 from tta_panda.methods.base import TrainedMethod
@@ -35,7 +35,16 @@ def default_workers(configs: Sequence[RunConfig], device: str) -> int:
 
 
 class Runner:
-    """Makes the records of configurations that the store does not hold, sharing what they have in common."""
+    """Makes the records of configurations that the store does not hold, sharing what they have in common.
+
+    Args:
+        store: where records are kept.
+        data_root: folder of data sets that are on disk.
+        device: where models run.
+        image_list: file with the images that runs with a list are restricted to.
+        workers: processes to spread the runs over.
+        alone: let every run encode for itself, one after the other, so that its seconds are those of its own work.
+    """
 
     def __init__(
         self,
@@ -44,12 +53,14 @@ class Runner:
         device: str = "cpu",
         image_list: Path | None = None,
         workers: int = 1,
+        alone: bool = False,
     ):
         self.store = store
         self.data_root = data_root
         self.device = device
         self.image_list = image_list
         self.workers = workers
+        self.alone = alone
         self._models: dict[str, VisionLanguageModel] = {}
         self._classifiers: dict[tuple[str, tuple[str, ...]], ZeroShotClassifier] = {}
 
@@ -83,9 +94,10 @@ class Runner:
         fit = classifier.model.image_size if first.preprocess == "exact" else None
         stream = Stream(dataset, first.batch_size, first.seed, fit)
         methods = [build_method(c.method_name, classifier, c.options, c.seed) for c in configs]
-        for group in shared_passes(methods):
+        for group in [[i] for i in range(len(methods))] if self.alone else shared_passes(methods):
             members = [configs[i] for i in group]
-            evaluations = evaluate([methods[i] for i in group], stream, functools.partial(advance, members))
+            report = functools.partial(advance, members)
+            evaluations = evaluate([methods[i] for i in group], stream, report, alone=self.alone)
             for config, evaluation in zip(members, evaluations, strict=True):
                 record = self._record(config, evaluation, dataset)
                 self.store.save(record)
@@ -116,20 +128,24 @@ class Runner:
         return self._classifiers[key]
 
     def _record(self, config: RunConfig, evaluation: Evaluation, dataset: Dataset) -> RunRecord:
-        tally, betas = evaluation.tally, evaluation.betas
+        tally, betas, recalls = evaluation.tally, evaluation.betas, evaluation.tally.recalls
         return RunRecord(
             config=config,
             samples=tally.samples,
-            accuracy=tally.accuracy,
-            accuracy_stderr=tally.accuracy_stderr,
-            l1=tally.l1,
+            **{name: getattr(tally, name) for name in ("accuracy", "accuracy_stderr", "l1", "ece", "nll", "nll_stderr")},
+            recall_sd=float(recalls.std(correction=0)),
+            recall_min=float(recalls.min()),
+            recall_max=float(recalls.max()),
             class_names=list(dataset.class_names),
             predicted_counts=tally.predicted.tolist(),
             label_counts=tally.labels.tolist(),
             mean_probabilities=tally.mean_probabilities.tolist(),
             mean_beta=sum(betas) / len(betas) if betas else None,
             passes=PassesPerBatch.of(evaluation.passes),
+            tenths=[Tenth(samples=t.samples, accuracy=t.accuracy, l1=t.l1) for t in evaluation.tenths.tallies if t.samples],
             seconds=round(evaluation.seconds, 4),
+            images_per_second=round(tally.samples / max(evaluation.seconds, 1e-9), 2),
+            peak_memory=evaluation.peak_memory,
             environment=describe_environment(self.device),
         )
 

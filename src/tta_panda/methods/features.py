@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -50,13 +49,6 @@ class Features:
         self.view_generator = torch.Generator()
         self.reset()
 
-    @classmethod
-    def covering(cls, several: Sequence[Features]) -> Features:
-        """Features that encode for several streams at once, which agree in their keys."""
-        first = several[0]
-        debias = next((f.debiaser.panda for f in several if f.debiaser is not None), None)
-        return cls(first.classifier, debias, first.seed, next((f.views for f in several if f.views), None))
-
     @property
     def negatives_key(self) -> object:
         """Features with equal keys draw the same negatives; None agrees with any."""
@@ -86,16 +78,12 @@ class Features:
     def encode_frozen(self, images: Tensor) -> Encoded:
         """Everything that methods which leave the encoder alone work with. Not counted: it may serve several."""
         batch = self.draw(images)
-        return self.encode_views(self.encode_plain(batch), batch.images)
-
-    @torch.no_grad()
-    def encode_plain(self, batch: Batch) -> Encoded:
-        """`encode_frozen` without the views."""
-        return split_encoded(self.classifier.model.encode_image(batch.everything), batch)
+        encoded = split_encoded(self.classifier.model.encode_image(batch.everything), batch)
+        return self.encode_views(encoded, batch.images)
 
     @torch.no_grad()
     def encode_views(self, encoded: Encoded, images: Tensor) -> Encoded:
-        """`encode_frozen` from there on: with the views, if any are wanted."""
+        """The same with the views of its images, if any are wanted."""
         views = self.views
         if views is None:
             return encoded

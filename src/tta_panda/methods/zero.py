@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tta_panda.methods.base import Protocol
+from tta_panda.methods.checks import check_range
 from tta_panda.methods.losses import take_views
 from tta_panda.methods.views import ViewMethod
 from tta_panda.models.base import ZeroShotClassifier
@@ -23,6 +26,8 @@ class Zero(ViewMethod):
         views: how many of each image, the plain one included.
         keep: share of them, the lowest in entropy, that votes.
         augmentation: `"augmix"`, or `"crops"` for crops and flips only.
+        temperature: of the views' probabilities; 0 makes each a vote, which is Zero, and 1 averages them as they are,
+            which is plain positive augmentation.
     """
 
     def __init__(
@@ -32,6 +37,7 @@ class Zero(ViewMethod):
         views: int = 16,
         keep: float = 0.25,
         augmentation: ViewKind = "augmix",
+        temperature: float = 0.0,
         debias: Panda | None = None,
         protocol: Protocol = "paper",
         seed: int = 0,
@@ -39,12 +45,17 @@ class Zero(ViewMethod):
         super().__init__(
             classifier, views=views, keep=keep, augmentation=augmentation, debias=debias, protocol=protocol, seed=seed
         )
+        check_range("temperature", temperature, 0)
+        self.temperature = temperature
 
     @torch.no_grad()
     def _adapt_encoded(self, encoded: Encoded) -> Tensor:
         logits = self.classifier.logits(self.view_features(encoded))
         order, count = self.rank(logits)
         logits = take_views(logits, order)  # (B, V, K), most confident first
+        if self.temperature > 0:
+            # Logarithms throughout: the mean of probabilities that underflow would be an infinite logit.
+            return (logits[:, :count] / self.temperature).log_softmax(dim=-1).logsumexp(dim=1) - math.log(count)
         votes = F.one_hot(logits[:, :count].argmax(dim=-1), logits.shape[-1]).sum(dim=1)  # (B, K)
         if self.follows_reference:  # the first class of those with most votes wins
             return votes.float()

@@ -1,0 +1,45 @@
+"""The most memory that something needed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from pathlib import Path
+
+import torch
+
+_STATUS, _REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+class PeakMemory:
+    """Peak memory since it was made, in bytes: of tensors on a GPU, else of the whole process.
+
+    Where the system cannot forget an earlier peak of the process, that peak counts; `read` gives None where nothing
+    can be said at all.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        else:
+            with contextlib.suppress(OSError):
+                _REFERENCES.write_text("5")  # Linux: start the high-water mark of resident memory anew
+
+    def read(self) -> int | None:
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        with contextlib.suppress(OSError):
+            if found := re.search(r"VmHWM:\s+(\d+) kB", _STATUS.read_text()):
+                return 1024 * int(found[1])
+        return _peak_of_process()
+
+
+def _peak_of_process() -> int | None:
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
