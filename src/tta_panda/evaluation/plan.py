@@ -115,8 +115,13 @@ def _options_per_method(
             every_key = {option for options in known.values() for option in options}
             raise UnknownNameError(f"option of {', '.join(known)}", key, every_key)
 
-    def chosen(name: MethodName) -> dict[str, Any]:
-        wanted = protocol_options(protocol) | (preset.options(name) if preset else {}) | dict(settings)
-        return {key: value for key, value in wanted.items() if key in known[str(name)]}
+    return {str(name): run_options(name, settings, preset, protocol) for name in names}
 
-    return {str(name): resolve_options(name, chosen(name)) for name in names}
+
+def run_options(
+    name: MethodName, settings: Mapping[str, Any], preset: Preset | None = None, protocol: Protocol = "paper"
+) -> dict[str, Any]:
+    """Every option of a method: as set, else as the preset, the protocol or the default says. Others' are left out."""
+    wanted = protocol_options(protocol) | (preset.options(name) if preset else {}) | dict(settings)
+    known = default_options(name)
+    return resolve_options(name, {key: value for key, value in wanted.items() if key in known})

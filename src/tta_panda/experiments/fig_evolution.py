@@ -1,0 +1,62 @@
+"""Bias and accuracy while a stream goes on, in ten consecutive chunks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Literal
+
+from tta_panda.evaluation.record import RunRecord
+from tta_panda.experiments.base import Experiment, Outcomes
+from tta_panda.experiments.results import ACCURACY, BIAS, Cell, Column, Line, LineFigure, Metric, Panel, Result, Row, Table
+from tta_panda.experiments.setup import Series, Setup
+
+_CORRUPTION = "gaussian_noise"
+_QUICK_IMAGES = 1000  # fewer would leave chunks too small to tell bias from chance
+
+
+class EvolutionFigure(Experiment):
+    title = "Along the stream"
+    about = "Prediction bias and accuracy in ten consecutive chunks of the stream, gaussian noise."
+    in_paper = "Figure 4"
+
+    def series(self, setup: Setup) -> list[Series]:
+        more = {"quick_images": _QUICK_IMAGES}
+        return [setup.plain("tent", **more), setup.panda("tent", **more)]
+
+    def corruptions(self, setup: Setup) -> Sequence[str]:
+        return (_CORRUPTION,)
+
+    def lay_out(self, outcomes: Outcomes) -> Result:
+        shown = self.series(outcomes.setup)
+        records = {series: outcomes.records(series.candidates[0], _CORRUPTION) for series in shown}
+        columns, by_column, panels = [], [], []
+        for metric in (BIAS, ACCURACY):
+            lines = []
+            for hue, (series, found) in enumerate(records.items()):
+                cells = _by_tenth(found, metric)
+                columns.append(Column(f"{series.label}: {metric.title}", metric.decimals, metric.better))
+                by_column.append(cells)
+                places = list(range(1, len(cells) + 1))
+                lines.append(Line(series.label, places, [c.value for c in cells], [c.sd for c in cells], hue))
+            panels.append(Panel("tenth of the stream", metric.title, lines))
+        rows = [Row(str(index + 1), cells) for index, cells in enumerate(zip(*by_column, strict=True))]
+        size = records[shown[0]][0].tenths[0].samples if records[shown[0]] else 0
+        table = Table(f"Chunks of {size} images, gaussian noise", "chunk", columns, rows)
+        return Result([table], [LineFigure(f"{self.about} Bars are one s.d. over seeds.", panels)], [_note(size)])
+
+
+def _note(size: int) -> str:
+    return (
+        f"A chunk has {size} images. The fewer, the larger is the bias that chance alone gives; it is the same for both "
+        "methods. A method predicts each batch before it learns from it, so the first batch shows it unadapted."
+    )
+
+
+def _by_tenth(records: Sequence[RunRecord], metric: Metric) -> list[Cell]:
+    name: Literal["l1", "accuracy"] = "l1" if metric is BIAS else "accuracy"
+    cells = []
+    for tenths in zip(*(record.tenths for record in records), strict=True):
+        values = [metric.factor * getattr(tenth, name) for tenth in tenths]
+        cells.append(Cell(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None))
+    return cells

@@ -1,0 +1,137 @@
+"""Layouts that several experiments share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from tta_panda.data.corruptions import CORRUPTIONS, GROUPS
+from tta_panda.experiments.base import Experiment, Outcomes
+from tta_panda.experiments.paper import BACKBONES, MEAN, PaperVariant, printed_accuracy
+from tta_panda.experiments.results import ACCURACY, Cell, Column, Line, LineFigure, Metric, Panel, Result, Row, Table
+from tta_panda.experiments.setup import Series, Setup
+
+SHORT_NAMES = {"gaussian_noise": "gauss", "brightness": "bright", "jpeg_compression": "jpeg"}
+PAPERS_OWN = "The paper's own numbers: another model and other data than above, so only the pattern can be compared."
+
+
+def short_name(corruption: str) -> str:
+    return SHORT_NAMES.get(corruption) or corruption.partition("_")[0]
+
+
+def with_paper(cell: Cell, benchmark: str | None, method: str, variant: PaperVariant, corruption: str = MEAN) -> Cell:
+    """The cell beside what the paper printed for this very setting, if it did."""
+    return Cell(cell.value, cell.sd, printed_accuracy(benchmark, method, variant, corruption))
+
+
+def papers_cell(benchmark: str, method: str, variant: PaperVariant, corruption: str = MEAN) -> Cell:
+    """A cell of a table that is the paper's altogether."""
+    printed = printed_accuracy(benchmark, method, variant, corruption)
+    return Cell() if printed is None else Cell(printed.value, printed.sd)
+
+
+def papers_benchmarks(title: str, rows: Mapping[str, tuple[str, PaperVariant]]) -> Table:
+    """Mean accuracies as the paper prints them for its three benchmarks."""
+    return Table(
+        f"{title}: printed in the paper, accuracy (%)",
+        "method",
+        [Column(backbone, better="higher") for backbone in BACKBONES.values()],
+        [Row(name, [papers_cell(benchmark, *key) for benchmark in BACKBONES]) for name, key in rows.items()],
+        note=PAPERS_OWN,
+        of_paper=True,
+        name="in-paper",
+    )
+
+
+def by_corruption(
+    outcomes: Outcomes, title: str, rows: Sequence[tuple[Series, str, PaperVariant | None]], metric: Metric = ACCURACY
+) -> Table:
+    """Series down, all corruptions and their mean across. A row without a paper variant is not in the paper."""
+    benchmark = outcomes.setup.benchmark
+    columns = [Column(short_name(name), metric.decimals, metric.better) for name in CORRUPTIONS]
+    columns.append(Column(MEAN, metric.decimals, metric.better))
+
+    def cells(series: Series, method: str, variant: PaperVariant | None) -> list[Cell]:
+        found = {name: outcomes.cell(series, metric, name) for name in CORRUPTIONS}
+        found[MEAN] = outcomes.mean(series, metric)
+        if variant is None:
+            return list(found.values())
+        return [with_paper(cell, benchmark, method, variant, name) for name, cell in found.items()]
+
+    return Table(title, "method", columns, [Row(series.label, cells(series, *paper)) for series, *paper in rows])
+
+
+def corruption_rows(corruptions: Sequence[str]) -> list[tuple[str, str]]:
+    """(group, corruption) in the order of the benchmark; the group only where it begins."""
+    return [
+        ("" if index else group, name)
+        for group, names in GROUPS.items()
+        for index, name in enumerate(name for name in names if name in corruptions)
+    ]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A series for each value of something: a line of a figure and a column of its table."""
+
+    label: str
+    points: Mapping[float, Series]
+    hue: int = 0
+    kind: Literal["line", "level", "points"] = "line"
+    panel: int = 0
+
+
+class SweepExperiment(Experiment):
+    """Mean accuracy over a range of values."""
+
+    x: ClassVar[str]
+    log_x: ClassVar[bool] = False
+    panels: ClassVar[Sequence[str]] = ("",)
+    """Titles."""
+
+    @abstractmethod
+    def sweeps(self, setup: Setup) -> list[Sweep]: ...
+
+    def series(self, setup: Setup) -> list[Series]:
+        return list(dict.fromkeys(series for sweep in self.sweeps(setup) for series in sweep.points.values()))
+
+    def corruptions(self, setup: Setup) -> Sequence[str]:
+        return setup.sensitivity_corruptions
+
+    def lay_out(self, outcomes: Outcomes) -> Result:
+        corruptions = self.corruptions(outcomes.setup)
+        sweeps = self.sweeps(outcomes.setup)
+        cells = [
+            {x: outcomes.mean(series, ACCURACY, corruptions) for x, series in sweep.points.items()} for sweep in sweeps
+        ]
+        panels, tables = [], []
+        for index, title in enumerate(self.panels):
+            shown = [(sweep, of) for sweep, of in zip(sweeps, cells, strict=True) if sweep.panel == index]
+            lines = [
+                Line(
+                    sweep.label,
+                    list(of),
+                    [c.value for c in of.values()],
+                    [c.sd for c in of.values()],
+                    sweep.hue,
+                    sweep.kind,
+                )
+                for sweep, of in shown
+            ]
+            panels.append(Panel(self.x, "accuracy (%)", lines, title, self.log_x))
+            xs = sorted({x for _, of in shown for x in of})
+            rows = [Row(f"{x:g}", [of.get(x, Cell()) for _, of in shown]) for x in xs]
+            columns = [Column(sweep.label, better="higher") for sweep, _ in shown]
+            heading = f"{title or self.title}: accuracy (%), mean of {len(corruptions)} corruptions"
+            tables.append(Table(heading, self.x, columns, rows, name=str(index + 1) if index else ""))
+        caption = f"{self.about} Mean of {len(corruptions)} corruptions; bars are one s.d. over seeds."
+        return Result(tables, [LineFigure(caption, panels)], sweep_notes(outcomes.setup, corruptions))
+
+
+def sweep_notes(setup: Setup, corruptions: Sequence[str]) -> list[str]:
+    notes = [] if len(corruptions) == len(CORRUPTIONS) else [f"Quick look: only on {', '.join(corruptions)}."]
+    if setup.beta == "grid":
+        notes.append("The search for beta is part of the tables; here, beta is auto.")
+    return notes

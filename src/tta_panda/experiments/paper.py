@@ -1,0 +1,48 @@
+"""What the paper printed: accuracies by benchmark, method and corruption. Nothing here was computed by this package."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import re
+from importlib import resources
+from typing import Literal, NamedTuple
+
+BACKBONES = {"cifar10-c": "ViT-B/32 on CIFAR-10-C", "cifar100-c": "ViT-B/32 on CIFAR-100-C"}
+BACKBONES |= {"imagenet-c": "ViT-B/16 on ImageNet-C"}
+
+PaperVariant = Literal["plain", "panda", "offset"]
+"""`offset` is DeYO with its negatives replaced by Panda's."""
+
+MEAN = "mean"
+
+
+class Printed(NamedTuple):
+    """A number as the paper prints it."""
+
+    value: float
+    sd: float | None = None
+
+
+def printed_accuracy(
+    benchmark: str | None, method: str, variant: PaperVariant, corruption: str = MEAN
+) -> Printed | None:
+    """Accuracy in percent with its s.d. over seeds; None for anything that the paper has not.
+
+    The mean over corruptions is the appendix's; the s.d. of two of them (DMN and Zero on ImageNet-C) is printed
+    otherwise, by 0.1, in the main table.
+    """
+    return _accuracies().get((benchmark or "", method, variant, corruption))
+
+
+@functools.cache
+def _accuracies() -> dict[tuple[str, str, str, str], Printed]:
+    text = resources.files(__package__).joinpath("paper_numbers.csv").read_text(encoding="utf-8")
+    numbers = {}
+    for row in csv.DictReader(text.splitlines()):
+        key = row.pop("benchmark"), row.pop("method"), row.pop("variant")
+        for corruption, cell in row.items():
+            found = re.fullmatch(r"([\d.]+) \(([\d.]+)\)", cell)
+            assert found, cell
+            numbers[*key, corruption] = Printed(float(found[1]), float(found[2]))
+    return numbers
