@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from tta_panda import CLIP, Panda, Stream, ZeroShotClassifier, load_data, load_model
-from tta_panda.reporting.plots import PANDA_COLOUR, PLAIN_COLOUR, REFERENCE_COLOUR
+from tta_panda.reporting.figures import PANDA_COLOUR, PLAIN_COLOUR, REFERENCE_COLOUR
 
 DATA, CORRUPTION = "glyphs-val-c", "gaussian_noise"
 

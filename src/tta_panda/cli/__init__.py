@@ -7,7 +7,7 @@ import sys
 import typer
 
 from tta_panda import __version__
-from tta_panda.cli import bench, corrupt, data, ls, report, run
+from tta_panda.cli import bench, corrupt, data, ls, report, reproduce, run
 from tta_panda.errors import TtaPandaError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("bench")(bench.bench)
+app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
 app.command("ls")(ls.ls)
 app.command("corrupt")(corrupt.corrupt)

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from tta_panda.cli.common import JsonOption, make_console, print_json
-from tta_panda.cli.runs import RunRequest, takes_run_request, with_and_without_panda
+from tta_panda.cli.runs import RunRequest, takes_request, with_and_without_panda
 
 
-@takes_run_request
+@takes_request
 def bench(
     request: RunRequest,
     methods: Annotated[

@@ -26,11 +26,23 @@ def words(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-    """`"0,1,2"` as a list."""
+    """`"0,1,2"` or `"0-2"` as a list."""
     try:
-        return [int(word) for word in words(text)]
+        return [number for word in words(text) for number in _range(word)]
     except ValueError:
-        raise InvalidInputError(f"Expected whole numbers separated by commas, got {text!r}.") from None
+        raise InvalidInputError(
+            f"Expected whole numbers separated by commas, or a range as 0-4, got {text!r}."
+        ) from None
+
+
+def _range(word: str) -> Sequence[int]:
+    first, dash, last = word.partition("-")
+    if not (first and dash):
+        return [int(word)]
+    found = range(int(first), int(last) + 1)
+    if not found:
+        raise ValueError(word)
+    return found
 
 
 def make_console(*, stderr: bool = False) -> Console:

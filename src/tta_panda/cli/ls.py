@@ -15,11 +15,13 @@ Rows = list[dict[str, Any]]
 
 
 def ls(
-    kind: Annotated[str, typer.Argument(help="methods, models, data, presets or corruptions.")] = "methods",
+    kind: Annotated[
+        str, typer.Argument(help="methods, models, data, presets, experiments or corruptions.")
+    ] = "methods",
     pattern: Annotated[str, typer.Argument(help="Shell wildcard, as in 'ViT-B*'.")] = "*",
     as_json: JsonOption = False,
 ) -> None:
-    """List methods (with their options), models, data sets, presets of the paper, or corruptions."""
+    """List methods (with their options), models, data sets, presets of the paper, its experiments, or corruptions."""
     if kind not in _KINDS:
         raise UnknownNameError("kind of list", kind, _KINDS)
     rows = [row for row in _KINDS[kind]() if fnmatch.fnmatchcase(row["name"], pattern)]
@@ -67,6 +69,22 @@ def _presets() -> Rows:
     ]
 
 
+def _experiments() -> Rows:
+    from tta_panda.experiments import EXPERIMENTS
+    from tta_panda.experiments.setup import QUICK_SEEDS, Setup
+
+    full, quick = Setup(), Setup(quick=True, seeds=QUICK_SEEDS)
+    rows = []
+    for name in EXPERIMENTS:
+        experiment = EXPERIMENTS.get(name)()
+        runs = {"runs": len(experiment.runs(full)), "quick": len(experiment.runs(quick))}
+        about = f"{experiment.title}. {experiment.about}"
+        rows.append(
+            {"name": name, **runs, "about": about, "in the paper": experiment.in_paper, "needs": experiment.needs}
+        )
+    return rows
+
+
 def _corruptions() -> Rows:
     from tta_panda.data.corruptions import EXTRA_CORRUPTIONS, GROUPS
 
@@ -79,5 +97,6 @@ _KINDS: dict[str, Callable[[], Rows]] = {
     "models": _models,
     "data": _data,
     "presets": _presets,
+    "experiments": _experiments,
     "corruptions": _corruptions,
 }

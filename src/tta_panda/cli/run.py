@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tta_panda.cli.common import JsonOption, make_console, print_json, words
-from tta_panda.cli.runs import RunRequest, takes_run_request, with_and_without_panda
+from tta_panda.cli.runs import RunRequest, takes_request, with_and_without_panda
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tta_panda.evaluation.record import RunRecord
 
 
-@takes_run_request
+@takes_request
 def run(
     request: RunRequest,
     method: Annotated[

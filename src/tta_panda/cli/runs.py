@@ -17,11 +17,13 @@ from tta_panda.errors import InvalidInputError
 if TYPE_CHECKING:
     from tta_panda.evaluation.presets import Preset
     from tta_panda.evaluation.record import RunConfig, RunRecord
+    from tta_panda.evaluation.run import Runner
+    from tta_panda.evaluation.store import RunStore
 
 
 @dataclass(frozen=True)
-class RunRequest:
-    """A field is an option of the command line."""
+class BenchmarkRequest:
+    """What to run on and where. A field is an option of the command line."""
 
     preset: Annotated[
         str | None, typer.Option("--preset", help="The paper's settings of a benchmark; see: tta-panda ls presets.")
@@ -42,12 +44,6 @@ class RunRequest:
         typer.Option("--data", help="Data set; see: tta-panda ls data.", show_default="the preset's, or glyphs-c"),
     ] = None
     data_root: Annotated[Path | None, typer.Option("--data-root", help="Folder of data sets that are on disk.")] = None
-    corruption: Annotated[
-        str, typer.Option("--corruption", help="Names with commas; clean and all are names, too.")
-    ] = "clean,all"
-    severity: Annotated[str, typer.Option("--severity", help="1 to 5; several with commas.")] = "5"
-    batch_size: Annotated[int, typer.Option("--batch-size", help="Images per batch.")] = 100
-    seed: Annotated[str, typer.Option("--seed", help="Of data order and negatives; several with commas.")] = "0"
     limit: Annotated[int | None, typer.Option("--limit", help="Use only so many images.")] = None
     preprocess: Annotated[
         str, typer.Option("--preprocess", help="batched: one tensor operation; exact: image by image with Pillow.")
@@ -58,14 +54,46 @@ class RunRequest:
     protocol: Annotated[
         str, typer.Option("--protocol", help="paper: as the paper says; reference: as its authors' code does.")
     ] = "paper"
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Option of a method or of Panda, as name=value; repeatable.")
-    ] = None
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the records.")] = Path("runs")
     device: Annotated[str, typer.Option("--device", help="Where the model runs, as torch names it.")] = "cpu"
     workers: Annotated[
         int | None, typer.Option("--workers", help="Processes to spread the runs over.", show_default="by size")
     ] = None
+
+    def model_name(self, preset: Preset | None) -> str:
+        """The model with its weights."""
+        model, pretrained = self.model, self.pretrained
+        if model is None and preset is not None:
+            model, pretrained = preset.model, pretrained or preset.pretrained
+        model = model or "mini"
+        if pretrained and ":" in model:
+            raise InvalidInputError(f"The weights are named twice: --model {model} --pretrained {pretrained}.")
+        return f"{model}:{pretrained}" if pretrained else model
+
+    def data_name(self, preset: Preset | None) -> str:
+        return self.data or (preset.data if preset else "glyphs-c")
+
+    def runner(self, store: RunStore, configs: Sequence[RunConfig]) -> Runner:
+        """What makes the records of these runs."""
+        from tta_panda.evaluation.run import Runner, default_workers
+
+        workers = self.workers or default_workers(configs, self.device)
+        return Runner(store, self.data_root, self.device, self.image_list, workers)
+
+
+@dataclass(frozen=True)
+class RunRequest(BenchmarkRequest):
+    """Which runs, too."""
+
+    corruption: Annotated[
+        str, typer.Option("--corruption", help="Names with commas; clean and all are names, too.")
+    ] = "clean,all"
+    severity: Annotated[str, typer.Option("--severity", help="1 to 5; several with commas.")] = "5"
+    batch_size: Annotated[int, typer.Option("--batch-size", help="Images per batch.")] = 100
+    seed: Annotated[str, typer.Option("--seed", help="Of data order and negatives; several as 0,1,2 or 0-2.")] = "0"
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Option of a method or of Panda, as name=value; repeatable.")
+    ] = None
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the records.")] = Path("runs")
 
     def configs(self, methods: Sequence[str]) -> list[RunConfig]:
         """The runs that these options mean for some methods."""
@@ -76,8 +104,8 @@ class RunRequest:
         preset = None if self.preset is None else get_preset(self.preset)
         return plan_runs(
             methods,
-            model=self._model(preset),
-            data=self.data or (preset.data if preset else "glyphs-c"),
+            model=self.model_name(preset),
+            data=self.data_name(preset),
             preset=preset,
             protocol=self.protocol,
             corruptions=words(self.corruption),
@@ -91,41 +119,34 @@ class RunRequest:
             settings=dict(parse_setting(text) for text in self.settings or []),
         )
 
-    def _model(self, preset: Preset | None) -> str:
-        model, pretrained = self.model, self.pretrained
-        if model is None and preset is not None:
-            model, pretrained = preset.model, pretrained or preset.pretrained
-        model = model or "mini"
-        if pretrained and ":" in model:
-            raise InvalidInputError(f"The weights are named twice: --model {model} --pretrained {pretrained}.")
-        return f"{model}:{pretrained}" if pretrained else model
-
     def run(self, methods: Sequence[str]) -> tuple[list[RunRecord], int]:
         """Records of all these runs, with progress on stderr, and how many of them had been made before."""
-        from tta_panda.evaluation.run import Runner, default_workers
         from tta_panda.evaluation.store import RunStore
 
         configs = self.configs(methods)
-        store = RunStore(self.output)
-        store.prepare()
-        finished = len(store.existing(configs))
-        try:
-            with make_progress("starting", total=len(configs)) as progress:
-                task = progress.task_ids[0]
-                progress.update(task, completed=finished)
+        return run_with_progress(self.runner(RunStore(self.output), configs), configs)
 
-                def advance(running: Sequence[RunConfig], share: float) -> None:
-                    names = ", ".join(str(config.method_name) for config in running)
-                    description = f"{running[0].corruption}: {names}"
-                    progress.update(task, description=description, advance=share * len(running))
 
-                workers = self.workers or default_workers(configs, self.device)
-                runner = Runner(store, self.data_root, self.device, self.image_list, workers)
-                return runner.run(configs, advance), finished
-        except KeyboardInterrupt:
-            message = f"Interrupted. Finished runs are in {self.output}; the same command goes on from there."
-            typer.echo(message, err=True)
-            raise typer.Exit(130) from None
+def run_with_progress(runner: Runner, configs: Sequence[RunConfig]) -> tuple[list[RunRecord], int]:
+    """The records of these runs, with progress on stderr, and how many of them had been made before."""
+    store = runner.store
+    store.prepare()
+    finished = len(store.existing(configs))
+    try:
+        with make_progress("starting", total=len(configs)) as progress:
+            task = progress.task_ids[0]
+            progress.update(task, completed=finished)
+
+            def advance(running: Sequence[RunConfig], share: float) -> None:
+                names = ", ".join(dict.fromkeys(str(config.method_name) for config in running))
+                description = f"{running[0].corruption}: {names}"
+                progress.update(task, description=description, advance=share * len(running))
+
+            return runner.run(configs, advance), finished
+    except KeyboardInterrupt:
+        message = f"Interrupted. Finished runs are in {store.root}; the same command goes on from there."
+        typer.echo(message, err=True)
+        raise typer.Exit(130) from None
 
 
 def with_and_without_panda(names: str) -> list[str]:
@@ -136,23 +157,23 @@ def with_and_without_panda(names: str) -> list[str]:
     return [variant for name in dict.fromkeys(chosen) for variant in (name, f"{name}+{PANDA_SUFFIX}")]
 
 
-def takes_run_request(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace a command's first parameter, `request`, by the options of `RunRequest`."""
-    names = [field.name for field in fields(RunRequest)]
-    hints = typing.get_type_hints(RunRequest, include_extras=True)
+def takes_request(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace a command's parameter `request` by the options that its class declares."""
+    own_hints = typing.get_type_hints(command, include_extras=True)
+    request_class: type[BenchmarkRequest] = own_hints["request"]
+    options = fields(request_class)
+    hints = typing.get_type_hints(request_class, include_extras=True)
 
     def with_options(**arguments: Any) -> None:
-        request = RunRequest(**{name: arguments.pop(name) for name in names})
-        command(request, **arguments)
+        request = request_class(**{option.name: arguments.pop(option.name) for option in options})
+        command(request=request, **arguments)
 
-    own = list(inspect.signature(command).parameters.values())[1:]
-    own_hints = typing.get_type_hints(command, include_extras=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
-    options = [
-        inspect.Parameter(field.name, keyword, default=field.default, annotation=hints[field.name])
-        for field in fields(RunRequest)
+    own = [p for p in inspect.signature(command).parameters.values() if p.name != "request"]
+    parameters = [p.replace(kind=keyword, annotation=own_hints[p.name]) for p in own] + [
+        inspect.Parameter(option.name, keyword, default=option.default, annotation=hints[option.name])
+        for option in options
     ]
-    parameters = [p.replace(kind=keyword, annotation=own_hints[p.name]) for p in own] + options
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     with_options.__doc__ = command.__doc__

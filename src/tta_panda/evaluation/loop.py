@@ -54,6 +54,8 @@ def evaluate(
     # A frozen method takes the shared way even when it is the only one left: its record does not depend, not even in
     # the last bits, on which others happened to be missing.
     by_itself = len(methods) == 1 and (alone or not isinstance(methods[0], FrozenMethod))
+    if alone:
+        _warm_up(methods, stream)
     update = _Alone(*evaluations) if by_itself else _Together(evaluations)
     memory = PeakMemory(methods[0].classifier.model.device)
     for batch, labels in stream:
@@ -63,6 +65,14 @@ def evaluate(
         evaluation.peak_memory = memory.read()
         evaluation.method.reset()
     return evaluations
+
+
+def _warm_up(methods: Sequence[Method], stream: Stream) -> None:
+    """What only the first batch of a process costs, such as buffers and compiled kernels, is no method's time."""
+    images, _ = next(iter(stream))
+    for method in methods:
+        method.adapt(images[:10])
+        method.reset()
 
 
 class _Alone:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +12,7 @@ from tta_panda.data import load_data
 from tta_panda.data.dataset import UNLABELLED, Dataset
 from tta_panda.data.stream import Stream
 from tta_panda.data.workers import worker_pool
-from tta_panda.errors import DataError
+from tta_panda.errors import DataError, NumericalError
 from tta_panda.evaluation.loop import Evaluation, evaluate, shared_passes
 from tta_panda.evaluation.record import PassesPerBatch, RunConfig, RunRecord, Tenth, describe_environment
 from tta_panda.evaluation.store import RunStore
@@ -44,6 +45,7 @@ class Runner:
         image_list: file with the images that runs with a list are restricted to.
         workers: processes to spread the runs over.
         alone: let every run encode for itself, one after the other, so that its seconds are those of its own work.
+        skip_diverged: leave out a run whose numbers became NaN or infinite instead of raising `NumericalError`.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Runner:
         image_list: Path | None = None,
         workers: int = 1,
         alone: bool = False,
+        skip_diverged: bool = False,
     ):
         self.store = store
         self.data_root = data_root
@@ -61,47 +64,62 @@ class Runner:
         self.image_list = image_list
         self.workers = workers
         self.alone = alone
+        self.skip_diverged = skip_diverged
         self._models: dict[str, VisionLanguageModel] = {}
         self._classifiers: dict[tuple[str, tuple[str, ...]], ZeroShotClassifier] = {}
+        self._last_data: tuple[object, Dataset] | None = None
 
     def run(self, configs: Sequence[RunConfig], advance: Advance = lambda _configs, _share: None) -> list[RunRecord]:
-        """Records of all configurations, in their order. What is finished is saved at once."""
+        """Records of the configurations, in their order. What is finished is saved at once."""
         self.store.prepare()
         records = self.store.existing(configs)
         missing = [config for config in configs if config.key not in records]
         work = self._run_apart(missing, advance) if self.workers > 1 else self._run_here(missing, advance)
         records |= {record.config.key: record for record in work}
-        return [records[config.key] for config in configs]
+        return [records[config.key] for config in configs if config.key in records]
 
     def _run_here(self, configs: Sequence[RunConfig], advance: Advance) -> Iterator[RunRecord]:
-        for domain in _by_domain(configs):
+        for domain in by_domain(configs):
             yield from self._run_domain(domain, advance)
 
     def _run_apart(self, configs: Sequence[RunConfig], advance: Advance) -> Iterator[RunRecord]:
         """On several processes, each with a model of its own."""
-        tasks = [task for domain in _by_domain(configs) for task in _apart(domain)]
+        tasks = [task for domain in by_domain(configs) for task in _apart(domain)]
         threads = max(1, (os.cpu_count() or 1) // self.workers)
-        arguments = (self.store, self.data_root, self.device, self.image_list, threads)
-        with worker_pool(min(self.workers, len(tasks)) or 1, _start_worker, arguments) as spread:
+        worker = copy.copy(self)
+        worker.workers, worker._models, worker._classifiers, worker._last_data = 1, {}, {}, None
+        with worker_pool(min(self.workers, len(tasks)) or 1, _start_worker, (worker, threads)) as spread:
             for task, records in zip(tasks, spread(_run_task, tasks), strict=True):
                 advance(task, 1.0)
                 yield from records
 
     def _run_domain(self, configs: Sequence[RunConfig], advance: Advance) -> Iterable[RunRecord]:
         first = configs[0]
-        dataset = self._data(first)
-        classifier = self._classifier(first.model, dataset)
+        dataset, classifier = self.prepare(first)
         fit = classifier.model.image_size if first.preprocess == "exact" else None
         stream = Stream(dataset, first.batch_size, first.seed, fit)
         methods = [build_method(c.method_name, classifier, c.options, c.seed) for c in configs]
         for group in [[i] for i in range(len(methods))] if self.alone else shared_passes(methods):
             members = [configs[i] for i in group]
             report = functools.partial(advance, members)
-            evaluations = evaluate([methods[i] for i in group], stream, report, alone=self.alone)
+            try:
+                evaluations = evaluate([methods[i] for i in group], stream, report, alone=self.alone)
+            except NumericalError:
+                if not self.skip_diverged:
+                    raise
+                continue
             for config, evaluation in zip(members, evaluations, strict=True):
                 record = self._record(config, evaluation, dataset)
                 self.store.save(record)
                 yield record
+
+    def prepare(self, config: RunConfig) -> tuple[Dataset, ZeroShotClassifier]:
+        """What a run works on, and with."""
+        key = config.data, config.corruption, config.severity, config.limit, config.image_list
+        if self._last_data is None or self._last_data[0] != key:  # runs come domain by domain
+            self._last_data = key, self._data(config)
+        dataset = self._last_data[1]
+        return dataset, self._classifier(config.model, dataset)
 
     def _data(self, config: RunConfig) -> Dataset:
         dataset = load_data(
@@ -132,7 +150,9 @@ class Runner:
         return RunRecord(
             config=config,
             samples=tally.samples,
-            **{name: getattr(tally, name) for name in ("accuracy", "accuracy_stderr", "l1", "ece", "nll", "nll_stderr")},
+            **{
+                name: getattr(tally, name) for name in ("accuracy", "accuracy_stderr", "l1", "ece", "nll", "nll_stderr")
+            },
             recall_sd=float(recalls.std(correction=0)),
             recall_min=float(recalls.min()),
             recall_max=float(recalls.max()),
@@ -142,7 +162,9 @@ class Runner:
             mean_probabilities=tally.mean_probabilities.tolist(),
             mean_beta=sum(betas) / len(betas) if betas else None,
             passes=PassesPerBatch.of(evaluation.passes),
-            tenths=[Tenth(samples=t.samples, accuracy=t.accuracy, l1=t.l1) for t in evaluation.tenths.tallies if t.samples],
+            tenths=[
+                Tenth(samples=t.samples, accuracy=t.accuracy, l1=t.l1) for t in evaluation.tenths.tallies if t.samples
+            ],
             seconds=round(evaluation.seconds, 4),
             images_per_second=round(tally.samples / max(evaluation.seconds, 1e-9), 2),
             peak_memory=evaluation.peak_memory,
@@ -150,7 +172,7 @@ class Runner:
         )
 
 
-def _by_domain(configs: Iterable[RunConfig]) -> list[list[RunConfig]]:
+def by_domain(configs: Iterable[RunConfig]) -> list[list[RunConfig]]:
     """Configurations that read the same stream, together, in the order of their first appearance."""
     domains: dict[tuple[object, ...], list[RunConfig]] = {}
     for c in configs:
@@ -168,12 +190,12 @@ def _apart(domain: Sequence[RunConfig]) -> list[list[RunConfig]]:
 _worker: Runner
 
 
-def _start_worker(store: RunStore, data_root: Path | None, device: str, image_list: Path | None, threads: int) -> None:
+def _start_worker(runner: Runner, threads: int) -> None:
     import torch
 
     global _worker
     torch.set_num_threads(threads)
-    _worker = Runner(store, data_root, device, image_list)
+    _worker = runner
 
 
 def _run_task(configs: Sequence[RunConfig]) -> list[RunRecord]:

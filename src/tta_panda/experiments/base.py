@@ -37,9 +37,7 @@ class Outcomes:
 
         return max(series.candidates, key=accuracy)
 
-    def cell(
-        self, series: Series, metric: Metric, corruption: str, corruptions: Sequence[str] = CORRUPTIONS
-    ) -> Cell:
+    def cell(self, series: Series, metric: Metric, corruption: str, corruptions: Sequence[str] = CORRUPTIONS) -> Cell:
         """Mean and s.d. over seeds on one corruption; `corruptions` are those that a choice was made on."""
         return self._mean(self.chosen(series, corruptions), metric, [corruption])
 

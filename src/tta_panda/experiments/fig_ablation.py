@@ -32,14 +32,10 @@ class AblationFigure(Experiment):
             for name in names
         }
         kinds = list(cells[names[0]])
-        bars = [
-            Bars(kind, [cells[n][kind].value for n in names], [cells[n][kind].sd for n in names]) for kind in kinds
-        ]
+        bars = [Bars(kind, [cells[n][kind].value for n in names], [cells[n][kind].sd for n in names]) for kind in kinds]
         columns = [Column(kind, better="higher") for kind in kinds]
         where = f"mean of {len(corruptions)} corruptions"
-        table = Table(
-            f"Accuracy (%), {where}", "method", columns, [Row(n, list(cells[n].values())) for n in names]
-        )
+        table = Table(f"Accuracy (%), {where}", "method", columns, [Row(n, list(cells[n].values())) for n in names])
         caption = f"{self.about} {where.capitalize()}; bars are one s.d. over seeds."
         figure = BarFigure(caption, "accuracy (%)", names, bars, from_zero=False)
         return Result([table], [figure], sweep_notes(setup, corruptions))

@@ -21,7 +21,9 @@ class BetaFigure(SweepExperiment):
         for hue, name in enumerate(_METHODS):
             points = {0.0: setup.plain(name)} | {beta: setup.panda(name, beta=beta) for beta in BETA_GRID}
             sweeps.append(Sweep(f"{name}+panda", points, hue))
-            sweeps.append(Sweep(f"{name}+panda, auto", dict.fromkeys(points, setup.panda(name, beta="auto")), hue, "level"))
+            sweeps.append(
+                Sweep(f"{name}+panda, auto", dict.fromkeys(points, setup.panda(name, beta="auto")), hue, "level")
+            )
         return sweeps
 
     def lay_out(self, outcomes: Outcomes) -> Result:

@@ -8,7 +8,19 @@ from typing import Literal
 
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.experiments.base import Experiment, Outcomes
-from tta_panda.experiments.results import ACCURACY, BIAS, Cell, Column, Line, LineFigure, Metric, Panel, Result, Row, Table
+from tta_panda.experiments.results import (
+    ACCURACY,
+    BIAS,
+    Cell,
+    Column,
+    Line,
+    LineFigure,
+    Metric,
+    Panel,
+    Result,
+    Row,
+    Table,
+)
 from tta_panda.experiments.setup import Series, Setup
 
 _CORRUPTION = "gaussian_noise"

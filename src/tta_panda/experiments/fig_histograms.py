@@ -33,7 +33,9 @@ class HistogramsFigure(Experiment):
             histograms.append(Histogram(name.replace("_", " "), counts, first[0].label_counts))
         columns = [Column(f"{series.label}: most predicted class (%)", better="lower") for series in shown]
         rows = [Row(name, shares[name], group) for group, name in corruption_rows(CORRUPTIONS)]
-        figure = HistogramFigure(f"{self.about} Seed {outcomes.setup.seeds[0]}.", [s.label for s in shown], classes, histograms)
+        figure = HistogramFigure(
+            f"{self.about} Seed {outcomes.setup.seeds[0]}.", [s.label for s in shown], classes, histograms
+        )
         return Result([Table("Share of the most predicted class", "corruption", columns, rows)], [figure])
 
 

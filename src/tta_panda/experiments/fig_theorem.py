@@ -50,7 +50,5 @@ def _panel(xs, x, title, arguments, rng) -> Panel:  # type: ignore[no-untyped-de
 
 def _table(panel: Panel, name: str) -> Table:
     columns = [Column(line.label, 2) for line in panel.lines]
-    rows = [
-        Row(f"{x:g}", [Cell(line.ys[index]) for line in panel.lines]) for index, x in enumerate(panel.lines[0].xs)
-    ]
+    rows = [Row(f"{x:g}", [Cell(line.ys[index]) for line in panel.lines]) for index, x in enumerate(panel.lines[0].xs)]
     return Table(f"Accuracy (%), {panel.title}", panel.x, columns, rows, name=name)

@@ -156,4 +156,3 @@ class Setup:
         parts += [f"preset {self.preset.name}"] if self.preset else []
         parts += [f"protocol {self.protocol}"] if self.protocol != "paper" else []
         return ", ".join(parts) + (" (a quick look)" if self.quick else "")
-

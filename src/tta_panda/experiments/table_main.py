@@ -83,4 +83,6 @@ def _beyond(outcomes: Outcomes) -> Table:
         for name in METHODS
     ]
     note = "Lower is better throughout. Zero's probabilities are the softmax of its votes."
-    return Table(f"Bias, calibration, likelihood and class recalls, {_MEAN}", "method", columns, rows, note, name="more")
+    return Table(
+        f"Bias, calibration, likelihood and class recalls, {_MEAN}", "method", columns, rows, note, name="more"
+    )

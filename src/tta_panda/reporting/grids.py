@@ -12,6 +12,8 @@ from tta_panda.reporting.tables import Column, ResultTable, columns, lower_bias_
 class Cell(NamedTuple):
     text: str
     kind: Literal["", "better", "worse", "missing"] = ""
+    paper: str = ""
+    """What the paper printed for it."""
 
 
 class GridRow(NamedTuple):

@@ -6,7 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tta_panda.reporting.grids import METHODS_PER_GRID, Grid, result_grids, verdicts
+from tta_panda.experiments.results import Result
+from tta_panda.reporting.cells import grid_of
+from tta_panda.reporting.grids import METHODS_PER_GRID, Cell, Grid, result_grids, verdicts
 from tta_panda.reporting.summary import summary_grids
 from tta_panda.reporting.tables import ResultTable
 
@@ -32,7 +34,28 @@ def _rich_table(grid: Grid) -> Table:
     for header in ("", *([""] if grouped else []), *grid.headers):
         table.add_column(header, justify="right" if header else "left", no_wrap=not header)
     for row in grid.rows:
-        cells = [Text(cell.text, style=_STYLES[cell.kind]) for cell in row.cells]
+        cells = [_text(cell) for cell in row.cells]
         names = [*([Text(row.group, style="dim")] if grouped else []), Text(row.name)]
         table.add_row(*names, *cells, style="bold" if row.kind == "mean" else None)
     return table
+
+
+def _text(cell: Cell) -> Text:
+    text = Text(cell.text, style=_STYLES[cell.kind])
+    return text.append(f" [{cell.paper}]", style="blue") if cell.paper else text
+
+
+_MOST_COLUMNS_WITH_SPREAD = 8
+
+
+def print_experiment(console: Console, title: str, result: Result) -> None:
+    """The tables of an experiment; of wide ones only the means, with all else in the files."""
+    console.print(Text(f"\n{title}", style="bold"))
+    for table in result.tables:
+        grid = grid_of(table, with_spread=len(table.columns) <= _MOST_COLUMNS_WITH_SPREAD)
+        console.print()
+        console.print(_rich_table(grid))
+        if table.note:
+            console.print(Text(table.note, style="dim"))
+    for note in result.notes:
+        console.print(Text(note, style="dim"))
