@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tta_panda.errors import InvalidInputError
 from tta_panda.views.crops import crop_views
-from tta_panda.views.operations import FUNCTIONS
+from tta_panda.views.operations import INDIVIDUAL, SHARED
 from tta_panda.views.plan import NO_OPERATION, OPERATIONS, ViewPlan, sample_view_plan
 
 _PIXELS_AT_ONCE = 1 << 20  # views are made in groups that stay in the processor's cache
@@ -64,27 +64,38 @@ def _fill(made: Tensor, images: Tensor, plan: ViewPlan) -> None:
             made[image, part] = _mix(crops, chains, plan.weights[image, part])
 
 
-def apply_chains(crops: Tensor, operations: Tensor, strengths: Tensor) -> Tensor:
-    """All chains of all views (V, chains, 3, H, W), step by step; within a step, each operation runs once.
+def apply_chains(crops: Tensor, operations: Tensor, strengths: Tensor) -> list[list[Tensor]]:
+    """For each chain the results of all views, each (3, H, W); within a step, an operation runs once for all its images.
 
-    Results are put one after the other and found again by their place: copying whole images is cheap, scattering is not.
+    Results stay where they were computed until another operation, or the mixture, gathers them.
     """
-    views, chains = operations.shape[:2]
-    images, place = crops, torch.arange(views).repeat_interleave(chains)
-    for chosen, strength in zip(operations.flatten(0, 1).T, strengths.flatten(0, 1).T, strict=True):
-        order, results = [], []
-        for operation in chosen.unique().tolist():
-            members = (chosen == operation).nonzero().flatten()
-            result = images.index_select(0, place[members].to(images.device))
+    chains = range(operations.shape[1])
+    images = [list(crops) for _ in chains]
+    for step in range(operations.shape[2]):
+        for (name, strength), members in _groups(operations[..., step], strengths[..., step]).items():
+            together = torch.stack([images[chain][view] for view, chain in members])
+            if strength is None:
+                each = torch.stack([strengths[view, chain, step] for view, chain in members])
+                results = INDIVIDUAL[name](together, each)
+            else:
+                results = SHARED[name](together, strength)
+            for (view, chain), result in zip(members, results, strict=True):
+                images[chain][view] = result
+    return images
+
+
+def _groups(operations: Tensor, strengths: Tensor) -> dict[tuple[str, int | None], list[tuple[int, int]]]:
+    """Which (view, chain) can be worked on at once: those of one operation, and of one strength where it matters."""
+    groups: dict[tuple[str, int | None], list[tuple[int, int]]] = {}
+    for view, (chosen, given) in enumerate(zip(operations.tolist(), strengths.tolist(), strict=True)):
+        for chain, (operation, strength) in enumerate(zip(chosen, given, strict=True)):
             if operation != NO_OPERATION:
-                result = FUNCTIONS[OPERATIONS[operation]](result, strength[members])
-            order.append(members)
-            results.append(result)
-        images, place = torch.cat(results), torch.cat(order).argsort()
-    return images.index_select(0, place.to(images.device)).unflatten(0, (views, chains))
+                name = OPERATIONS[operation]
+                groups.setdefault((name, int(strength) if name in SHARED else None), []).append((view, chain))
+    return groups
 
 
-def _mix(crops: Tensor, chains: Tensor, weights: Tensor) -> Tensor:
+def _mix(crops: Tensor, chains: list[list[Tensor]], weights: Tensor) -> Tensor:
     """Weighted means, not rounded.
 
     The published code mixes after normalisation. Normalising a channel is affine and the weights sum to one, so mixing
@@ -92,6 +103,6 @@ def _mix(crops: Tensor, chains: Tensor, weights: Tensor) -> Tensor:
     """
     weights = (weights / 255).float().to(crops.device)[..., None, None, None]  # (V, 1 + chains, 1, 1, 1)
     mixed = crops.float().mul_(weights[:, 0])
-    for chain in range(chains.shape[1]):
-        mixed.add_(chains[:, chain].float().mul_(weights[:, 1 + chain]))
+    for chain, weight in zip(chains, weights[:, 1:].unbind(dim=1), strict=True):
+        mixed.addcmul_(torch.stack(chain).float(), weight)
     return mixed
