@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import make_tiny
-from reference import tps, zero
+from reference import zero
 from reference.given import Given, prompts
 from reference.optimisers import Adam, first_adamw_step
 from reference.tpt import encode_prompts, initial_context
