@@ -139,6 +139,26 @@ def test_the_same_runs_twice_give_the_same_records(tmp_path):
     assert other_seed[3].l1 != first[3].l1
 
 
+def test_more_processes_give_the_same_records(tmp_path):
+    configs = plan(["clip+panda", "dmn", "tent"], corruptions=["fog", "snow"], limit=20)
+    here = Runner(RunStore(tmp_path / "a")).run(configs)
+    apart = Runner(RunStore(tmp_path / "b"), workers=2).run(configs)
+    assert [record.config for record in apart] == configs
+    for one, other in zip(here, apart, strict=True):
+        assert one.accuracy == other.accuracy
+        assert one.l1 == pytest.approx(other.l1, abs=1e-5)
+
+
+def test_small_work_stays_in_one_process():
+    configs = plan(limit=None)
+    assert run_module.default_workers(configs, "cpu") == 1
+    many = plan(["clip", "tent"], corruptions=["all"], limit=None)
+    assert run_module.default_workers(many, "cpu") == max(1, min(os.cpu_count() or 1, 3))
+    assert run_module.default_workers(many, "cuda") == 1
+    real = [config.model_copy(update={"model": "ViT-B-32:random"}) for config in many]
+    assert run_module.default_workers(real, "cpu") == 1
+
+
 def test_finished_runs_are_not_run_again(tmp_path, monkeypatch):
     store = RunStore(tmp_path)
     first = Runner(store).run(plan(["clip"]))

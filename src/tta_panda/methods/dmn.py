@@ -55,13 +55,13 @@ class DMN(FrozenMethod):
     def _adapt_encoded(self, encoded: Encoded) -> Tensor:
         debiased = self.features.debias(encoded)
         by_text = self.classifier.logits(debiased)  # (B, K)
-        # The authors' code remembers and looks up features that are not debiased.
-        keys = encoded.features if self.follows_reference else F.normalize(debiased, dim=-1)
+        queries = F.normalize(debiased, dim=-1)
+        keys = encoded.features if self.follows_reference else queries  # the authors' code remembers what is biased
         entropies, labels = entropy(by_text), by_text.argmax(dim=1)
         by_memory = torch.empty_like(by_text)
-        for i, key in enumerate(keys):
-            self._remember(key, labels[i], entropies[i])
-            by_memory[i] = self.classifier.logits(key, self._recall(key))
+        for i, query in enumerate(queries):
+            self._remember(keys[i], labels[i], entropies[i])
+            by_memory[i] = self.classifier.logits(query, self._recall(query))
         if self.alpha == 0:
             return by_text.log_softmax(dim=-1)
         mixed = torch.logaddexp(by_text.log_softmax(dim=-1), by_memory.log_softmax(dim=-1) + math.log(self.alpha))
@@ -74,12 +74,12 @@ class DMN(FrozenMethod):
             self.memory[label, slot] = key
             self.uncertainty[label, slot] = uncertainty
 
-    def _recall(self, key: Tensor) -> Tensor:
+    def _recall(self, query: Tensor) -> Tensor:
         """What each class (K, D) looks like from here."""
         taken = self.uncertainty.isfinite()  # (K, slots)
-        attention = (-self.sharpness * (1 - self.memory @ key)).exp() * taken
+        attention = (-self.sharpness * (1 - self.memory @ query)).exp() * taken
         seen = torch.einsum("ks,ksd->kd", attention, self.memory)
         if not self.follows_reference:  # which also has the text in a slot that is never given away
             text = self.classifier.text_features
-            seen = seen + (-self.sharpness * (1 - text @ key)).exp()[:, None] * text
+            seen = seen + (-self.sharpness * (1 - text @ query)).exp()[:, None] * text
         return F.normalize(seen, dim=-1)

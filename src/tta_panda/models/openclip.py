@@ -57,7 +57,7 @@ class OpenClipModel(nn.Module):
 
     @property
     def logit_scale(self) -> float:
-        return float(cast(Tensor, self.clip.logit_scale).exp())
+        return float(cast(Tensor, self.clip.logit_scale).detach().exp())
 
     def prepare(self, images: Tensor) -> Tensor:
         check_images(images)
