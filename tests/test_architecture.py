@@ -21,8 +21,9 @@ MAY_IMPORT = {
     "data": set(),
     "methods": {"panda", "models", "views"},
     "evaluation": {"panda", "models", "methods", "data"},
-    "reporting": {"evaluation", "methods", "data"},
-    "cli": {"panda", "models", "methods", "data", "views", "evaluation", "reporting"},
+    "experiments": {"panda", "methods", "data", "evaluation"},
+    "reporting": {"experiments", "evaluation", "methods", "data"},
+    "cli": {"panda", "models", "methods", "data", "views", "evaluation", "experiments", "reporting"},
 }
 COMMON = {"chunks", "errors", "registry", "framing"}
 

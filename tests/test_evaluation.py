@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import stat
@@ -61,7 +62,7 @@ def test_metrics_beyond_the_paper_equal_numpy():
     assert tally.nll == pytest.approx(losses.mean())
     assert tally.nll_stderr == pytest.approx(losses.std() / np.sqrt(203))
     edges = np.linspace(0, 1, 16)
-    in_bins = [(p.max(1) > low) & (p.max(1) <= high) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    in_bins = [(p.max(1) > low) & (p.max(1) <= high) for low, high in itertools.pairwise(edges)]
     gaps = [mask.mean() * abs(p.max(1)[mask].mean() - right[mask].mean()) for mask in in_bins if mask.any()]
     assert tally.ece == pytest.approx(sum(gaps))
     assert tally.recalls.tolist() == pytest.approx([right[labels == k].mean() for k in range(4)])

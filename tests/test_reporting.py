@@ -10,7 +10,6 @@ from tta_panda.reporting.html import render_report
 from tta_panda.reporting.summary import summary_grids
 from tta_panda.reporting.tables import columns, result_tables
 
-
 BEYOND_THE_PAPER = {
     "ece": 0.1,
     "nll": 1.0,
@@ -20,7 +19,6 @@ BEYOND_THE_PAPER = {
     "recall_max": 0.9,
     "tenths": [],
     "images_per_second": 10.0,
-    "passes": {"images": 100, "images_with_gradient": 0, "texts": 0, "texts_with_gradient": 0},
 }
 
 
@@ -129,5 +127,5 @@ def test_clean_runs_stand_in_the_table_of_every_severity():
 
 def test_names_are_escaped_in_the_page():
     page = render_report([record(model="<script>alert(1)</script>")])
-    assert "<script>" not in page
+    assert "<script>alert" not in page
     assert "&lt;script&gt;" in page

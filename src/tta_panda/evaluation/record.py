@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tta_panda.evaluation.metrics import Tally
 from tta_panda.methods import MethodName
 from tta_panda.methods.passes import EncoderPasses
 
@@ -77,6 +78,10 @@ class Tenth(BaseModel):
     samples: int
     accuracy: float
     l1: float
+
+    @classmethod
+    def of(cls, tally: Tally) -> Tenth:
+        return cls(samples=tally.samples, accuracy=tally.accuracy, l1=tally.l1)
 
 
 class RunRecord(BaseModel):

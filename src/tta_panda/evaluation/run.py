@@ -150,9 +150,12 @@ class Runner:
         return RunRecord(
             config=config,
             samples=tally.samples,
-            **{
-                name: getattr(tally, name) for name in ("accuracy", "accuracy_stderr", "l1", "ece", "nll", "nll_stderr")
-            },
+            accuracy=tally.accuracy,
+            accuracy_stderr=tally.accuracy_stderr,
+            l1=tally.l1,
+            ece=tally.ece,
+            nll=tally.nll,
+            nll_stderr=tally.nll_stderr,
             recall_sd=float(recalls.std(correction=0)),
             recall_min=float(recalls.min()),
             recall_max=float(recalls.max()),
@@ -162,9 +165,7 @@ class Runner:
             mean_probabilities=tally.mean_probabilities.tolist(),
             mean_beta=sum(betas) / len(betas) if betas else None,
             passes=PassesPerBatch.of(evaluation.passes),
-            tenths=[
-                Tenth(samples=t.samples, accuracy=t.accuracy, l1=t.l1) for t in evaluation.tenths.tallies if t.samples
-            ],
+            tenths=[Tenth.of(tenth) for tenth in evaluation.tenths.tallies if tenth.samples],
             seconds=round(evaluation.seconds, 4),
             images_per_second=round(tally.samples / max(evaluation.seconds, 1e-9), 2),
             peak_memory=evaluation.peak_memory,

@@ -37,6 +37,12 @@ class Outcomes:
 
         return max(series.candidates, key=accuracy)
 
+    def chosen_beta(self, series: Series, corruptions: Sequence[str] = CORRUPTIONS) -> Cell:
+        """Which beta of a grid was the best."""
+        if self.mean(series, ACCURACY, corruptions).value is None:
+            return Cell()
+        return Cell(dict(self.chosen(series, corruptions).settings)["beta"])
+
     def cell(self, series: Series, metric: Metric, corruption: str, corruptions: Sequence[str] = CORRUPTIONS) -> Cell:
         """Mean and s.d. over seeds on one corruption; `corruptions` are those that a choice was made on."""
         return self._mean(self.chosen(series, corruptions), metric, [corruption])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tta_panda.experiments.base import Outcomes
 from tta_panda.experiments.layout import Sweep, SweepExperiment
-from tta_panda.experiments.results import ACCURACY, Cell, Column, Result, Row, Table
+from tta_panda.experiments.results import ACCURACY, Column, Result, Row, Table
 from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
 
 _METHODS = ("clip", "tent")
@@ -36,9 +36,9 @@ class BetaFigure(SweepExperiment):
         rows = []
         for name in _METHODS:
             grid, auto = setup.best_of_grid(name), setup.panda(name, beta="auto")
-            best = dict(outcomes.chosen(grid, corruptions).settings)["beta"]
+            best = outcomes.chosen_beta(grid, corruptions)
             plain, *both = (outcomes.mean(s, ACCURACY, corruptions) for s in (setup.plain(name), auto, grid))
-            rows.append(Row(name, [plain, *(cell for each in both for cell in (each, each - plain)), Cell(best)]))
+            rows.append(Row(name, [plain, *(cell for each in both for cell in (each, each - plain)), best]))
         columns = [Column("plain", better="higher")]
         for title in ("auto (no labels)", BEST_OF_GRID):
             columns += [Column(title, better="higher"), Column("Δ", 1, "higher", True)]

@@ -33,8 +33,7 @@ class EvolutionFigure(Experiment):
     in_paper = "Figure 4"
 
     def series(self, setup: Setup) -> list[Series]:
-        more = {"quick_images": _QUICK_IMAGES}
-        return [setup.plain("tent", **more), setup.panda("tent", **more)]
+        return [make("tent", quick_images=_QUICK_IMAGES) for make in (setup.plain, setup.panda)]
 
     def corruptions(self, setup: Setup) -> Sequence[str]:
         return (_CORRUPTION,)
@@ -60,8 +59,8 @@ class EvolutionFigure(Experiment):
 
 def _note(size: int) -> str:
     return (
-        f"A chunk has {size} images. The fewer, the larger is the bias that chance alone gives; it is the same for both "
-        "methods. A method predicts each batch before it learns from it, so the first batch shows it unadapted."
+        f"A chunk has {size} images. The fewer, the larger is the bias that chance alone gives; it is the same for "
+        "both methods. A method predicts each batch before it learns from it, so the first batch shows it unadapted."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from tta_panda.experiments.base import Outcomes
 from tta_panda.experiments.layout import Sweep, SweepExperiment
@@ -28,8 +29,9 @@ class LearningRateFigure(SweepExperiment):
         for panel, (name, option) in enumerate(_VARIED.items()):
             usual = setup.options(setup.variant(name))[option]
             values = [float(f"{usual * factor:.3g}") for factor in (_QUICK_FACTORS if setup.quick else _FACTORS)]
-            plain = {value: setup.plain(name, **{option: value}) for value in values}
-            panda = {value: setup.panda(name, **{option: value}) for value in values}
+            settings: list[dict[str, Any]] = [{option: value} for value in values]
+            plain = {value: setup.plain(name, **each) for value, each in zip(values, settings, strict=True)}
+            panda = {value: setup.panda(name, **each) for value, each in zip(values, settings, strict=True)}
             sweeps += [Sweep(name, plain, 0, panel=panel), Sweep(f"{name}+panda", panda, 1, panel=panel)]
         return sweeps
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -38,11 +38,15 @@ class TheoremFigure(Experiment):
         return Result(tables, [LineFigure(caption, [over_beta, over_noise])])
 
 
-def _panel(xs, x, title, arguments, rng) -> Panel:  # type: ignore[no-untyped-def]
+Arguments = Callable[[float, float], tuple[float, float, float]]
+"""(r, x) -> (noise, correlation, beta)."""
+
+
+def _panel(xs: Sequence[float], x: str, title: str, arguments: Arguments, rng: np.random.Generator) -> Panel:
     lines = []
     for hue, r in enumerate(_CORRELATIONS):
         exact = [100 * accuracy(*arguments(r, value)) for value in xs]
-        drawn = [100 * simulate_accuracy(*arguments(r, value), _SAMPLES, rng) for value in xs]
+        drawn = [100 * simulate_accuracy(*arguments(r, value), samples=_SAMPLES, rng=rng) for value in xs]
         lines.append(Line(f"r = {r:g}", xs, exact, hue=hue))
         lines.append(Line(f"r = {r:g}, simulated", xs, drawn, hue=hue, kind="points"))
     return Panel(x, "accuracy (%)", lines, title)

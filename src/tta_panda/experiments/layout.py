@@ -13,7 +13,8 @@ from tta_panda.experiments.paper import BACKBONES, MEAN, PaperVariant, printed_a
 from tta_panda.experiments.results import ACCURACY, Cell, Column, Line, LineFigure, Metric, Panel, Result, Row, Table
 from tta_panda.experiments.setup import Series, Setup
 
-SHORT_NAMES = {"gaussian_noise": "gauss", "brightness": "bright", "jpeg_compression": "jpeg"}
+SHORT_NAMES = {"gaussian_noise": "gauss", "impulse_noise": "impul", "defocus_blur": "defoc", "motion_blur": "motn"}
+SHORT_NAMES |= {"brightness": "brit", "contrast": "contr", "elastic_transform": "elast", "pixelate": "pixel"}
 PAPERS_OWN = "The paper's own numbers: another model and other data than above, so only the pattern can be compared."
 
 
@@ -60,7 +61,7 @@ def by_corruption(
             return list(found.values())
         return [with_paper(cell, benchmark, method, variant, name) for name, cell in found.items()]
 
-    return Table(title, "method", columns, [Row(series.label, cells(series, *paper)) for series, *paper in rows])
+    return Table(title, "method", columns, [Row(s.label, cells(s, method, variant)) for s, method, variant in rows])
 
 
 def corruption_rows(corruptions: Sequence[str]) -> list[tuple[str, str]]:

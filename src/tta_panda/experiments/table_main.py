@@ -10,7 +10,6 @@ from tta_panda.experiments.results import (
     CALIBRATION,
     LIKELIHOOD,
     RECALL_SPREAD,
-    Cell,
     Column,
     Result,
     Row,
@@ -58,7 +57,7 @@ def _accuracies(outcomes: Outcomes) -> Table:
             panda = with_paper(outcomes.mean(series, ACCURACY), setup.benchmark, name, "panda")
             cells += [panda, panda - plain]
         if setup.beta == "grid":
-            cells.append(Cell(dict(outcomes.chosen(series).settings)["beta"]))
+            cells.append(outcomes.chosen_beta(setup.best_of_grid(name)))
         rows.append(Row(name, cells))
     return Table(f"Accuracy (%), {_MEAN}", "method", columns, rows)
 

@@ -36,11 +36,11 @@ class NegativeAugmentationTable(Experiment):
                 Row(
                     series.label,
                     [
-                        with_paper(outcomes.mean(series, ACCURACY), setup.benchmark, *paper),
+                        with_paper(outcomes.mean(series, ACCURACY), setup.benchmark, name, variant),
                         outcomes.mean(series, BIAS),
                     ],
                 )
-                for series, *paper in rows
+                for series, name, variant in rows
             ],
         )
         every = by_corruption(outcomes, "Accuracy (%) on every corruption", rows)

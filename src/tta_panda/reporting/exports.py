@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
 
 from tta_panda.experiments.results import Cell, Column, Table
 from tta_panda.reporting.cells import NOT_RUN, grid_of, number, spread
@@ -14,36 +13,27 @@ _LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
 
 
 def to_csv(table: Table) -> str:
-    """Numbers as they were computed, six decimals; beside each column its s.d. and the paper's, where there are any."""
+    """Numbers with six decimals; beside each column its s.d. and the paper's numbers, where there are any."""
+    columns = {table.rows_are: [row.name for row in table.rows]}
+    for index, column in enumerate(table.columns):
+        # Columns of differences share a title; in a file, each but the first says what it belongs to.
+        title = f"{column.title} {table.columns[index - 1].title}" if column.title in columns else column.title
+        cells = [row.cells[index] for row in table.rows]
+        columns[title] = [NOT_RUN if cell.value is None else _six(cell.value) for cell in cells]
+        if any(cell.sd is not None for cell in cells):
+            columns[f"{title} s.d."] = [_six(cell.sd) for cell in cells]
+        if any(cell.paper for cell in cells):
+            columns[f"{title} (paper)"] = [_six(cell.paper and cell.paper.value) for cell in cells]
+            columns[f"{title} (paper) s.d."] = [_six(cell.paper and cell.paper.sd) for cell in cells]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    parts: list[tuple[str, int, Callable[[Cell], float | None]]] = []
-    for index, column in enumerate(table.columns):
-        title = _unique(column.title, table.columns[:index])
-        cells = [row.cells[index] for row in table.rows]
-        parts.append((title, index, lambda cell: cell.value))
-        if any(cell.sd is not None for cell in cells):
-            parts.append((f"{title} s.d.", index, lambda cell: cell.sd))
-        if any(cell.paper is not None for cell in cells):
-            parts.append((f"{title} (paper)", index, lambda cell: cell.paper.value if cell.paper else None))
-            parts.append((f"{title} (paper) s.d.", index, lambda cell: cell.paper.sd if cell.paper else None))
-    writer.writerow([table.rows_are, *(title for title, _, _ in parts)])
-    for row in table.rows:
-        writer.writerow([row.name, *(_csv_number(row.cells[index], get) for _, index, get in parts)])
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
     return out.getvalue()
 
 
-def _unique(title: str, before: object) -> str:
-    """Columns of differences share a title; in a file each says what it follows."""
-    columns = [column for column in before if isinstance(column, Column)] if isinstance(before, (list, tuple)) else []
-    return f"{title} {columns[-1].title}" if any(column.title == title for column in columns) else title
-
-
-def _csv_number(cell: Cell, get: Callable[[Cell], float | None]) -> str:
-    value = get(cell)
-    if value is None:
-        return NOT_RUN if cell.value is None and get(Cell(1.0, 1.0)) is not None else ""
-    return f"{round(value, 6) + 0.0:g}" if abs(value) < 1e-4 else f"{value:.6f}"
+def _six(value: float | None) -> str:
+    return "" if value is None else f"{round(value, 6) + 0.0:.6f}"
 
 
 def to_markdown(table: Table) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from tta_panda.experiments.results import Figure, Result, Table
 from tta_panda.experiments.setup import BEST_OF_GRID, Setup
 from tta_panda.reporting.cells import grid_of
 from tta_panda.reporting.exports import to_csv, to_latex, to_markdown
-from tta_panda.reporting.figures import draw, save, to_svg
+from tta_panda.reporting.figures import Drawing, draw, save, to_svg
 from tta_panda.reporting.pages import environments, render
 
 _BETA_NOTES = {
@@ -36,6 +37,11 @@ class Reproduction:
     records: Mapping[str, RunRecord]
     result: Result
 
+    @functools.cached_property
+    def drawings(self) -> list[tuple[Figure, Drawing]]:
+        """Its figures, drawn once for files and page."""
+        return [(figure, draw(figure)) for figure in self.result.figures]
+
     @classmethod
     def of(cls, name: str, experiment: Experiment, setup: Setup, records: Mapping[str, RunRecord]) -> Reproduction:
         """From whatever records there are; cells without one say so."""
@@ -53,8 +59,8 @@ def write_files(reproduction: Reproduction, folder: Path) -> list[Path]:
             for suffix, write in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex)):
                 paths.append(folder / f"{_stem(reproduction, table)}.{suffix}")
                 paths[-1].write_text(write(table), encoding="utf-8")
-        for figure in reproduction.result.figures:
-            paths += save(draw(figure), folder / _stem(reproduction, figure))
+        for figure, drawing in reproduction.drawings:
+            paths += save(drawing, folder / _stem(reproduction, figure))
     except OSError as error:
         raise StoreError(f"Cannot write to {folder} ({error.strerror or error}).") from error
     return paths
@@ -83,8 +89,8 @@ def render_reproductions(setup: Setup, reproductions: Sequence[Reproduction]) ->
 def _paper_note(setup: Setup) -> str:
     if setup.benchmark is None:
         return (
-            f"The paper has no numbers for {setup.model} on {setup.data}. What it printed for its own benchmarks stands "
-            "in tables of its own, marked as the paper's."
+            f"The paper has no numbers for {setup.model} on {setup.data}. What it printed for its own benchmarks "
+            "stands in tables of its own, marked as the paper's."
         )
     return f"What the paper printed for {BACKBONES[setup.benchmark]} stands under our numbers, marked “paper”."
 
@@ -97,7 +103,7 @@ def _section(reproduction: Reproduction) -> dict[str, Any]:
         "about": experiment.about,
         "in_paper": experiment.in_paper,
         "tables": [{"grid": grid_of(table), "note": table.note, "of_paper": table.of_paper} for table in result.tables],
-        "figures": [{"svg": to_svg(draw(figure)), "caption": figure.caption} for figure in result.figures],
+        "figures": [{"svg": to_svg(drawing), "caption": figure.caption} for figure, drawing in reproduction.drawings],
         "notes": result.notes,
         "options": _options(reproduction.runs),
     }

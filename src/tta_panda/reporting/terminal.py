@@ -12,6 +12,8 @@ from tta_panda.reporting.grids import METHODS_PER_GRID, Cell, Grid, result_grids
 from tta_panda.reporting.summary import summary_grids
 from tta_panda.reporting.tables import ResultTable
 
+_MOST_COLUMNS_WITH_SPREAD = 8
+
 _STYLES = {"": "", "better": "green", "worse": "red", "missing": "dim"}
 
 
@@ -29,7 +31,9 @@ def print_results(console: Console, table: ResultTable) -> None:
 
 
 def _rich_table(grid: Grid) -> Table:
+    wide = len(grid.headers) > _MOST_COLUMNS_WITH_SPREAD
     table = Table(title=grid.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.padding = (0, 1, 0, 0) if wide else (0, 1)
     grouped = any(row.group for row in grid.rows)
     for header in ("", *([""] if grouped else []), *grid.headers):
         table.add_column(header, justify="right" if header else "left", no_wrap=not header)
@@ -43,9 +47,6 @@ def _rich_table(grid: Grid) -> Table:
 def _text(cell: Cell) -> Text:
     text = Text(cell.text, style=_STYLES[cell.kind])
     return text.append(f" [{cell.paper}]", style="blue") if cell.paper else text
-
-
-_MOST_COLUMNS_WITH_SPREAD = 8
 
 
 def print_experiment(console: Console, title: str, result: Result) -> None:

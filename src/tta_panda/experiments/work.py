@@ -1,0 +1,66 @@
+"""The runs of several experiments, each once, and what makes their records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tta_panda.evaluation.record import RunConfig
+from tta_panda.evaluation.run import Runner
+from tta_panda.evaluation.store import RunStore
+from tta_panda.experiments.base import Experiment
+from tta_panda.experiments.setup import Setup
+
+
+class Work(NamedTuple):
+    """Runs that are made in one way: together, or each alone and timed."""
+
+    alone: bool
+    runs: list[RunConfig]
+    runner: Runner
+
+    def missing(self) -> list[RunConfig]:
+        existing = self.runner.store.existing(self.runs)
+        return [config for config in self.runs if config.key not in existing]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What is to be run and what exists, for people to read."""
+        missing = {config.key for config in self.missing()}
+        return [
+            {
+                "record": config.key,
+                "exists": config.key not in missing,
+                "method": str(config.method_name),
+                "corruption": config.corruption,
+                "seed": config.seed,
+                "batch": config.batch_size,
+                "images": config.limit or "all",
+                "alone": self.alone,
+                "options": config.options,
+            }
+            for config in self.runs
+        ]
+
+
+def divide_work(
+    experiments: Sequence[Experiment],
+    setup: Setup,
+    records: Path,
+    make_runner: Callable[[RunStore, Sequence[RunConfig]], Runner],
+) -> list[Work]:
+    """What may share passes and cores first, then what is timed.
+
+    Timed runs have a folder of records to themselves: the same run may exist in the other one, made in company.
+    """
+    works = []
+    for alone in (False, True):
+        own = [experiment for experiment in experiments if experiment.measured_alone == alone]
+        if not own:
+            continue
+        runs = list({config.key: config for experiment in own for config in experiment.runs(setup)}.values())
+        runner = make_runner(RunStore(records / "alone" if alone else records), runs)
+        runner.alone, runner.skip_diverged = alone, True
+        runner.workers = 1 if alone else runner.workers
+        works.append(Work(alone, runs, runner))
+    return works

@@ -1,0 +1,105 @@
+"""`tta-panda reproduce` from plan to page, and what a killed process leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from test_cli import COMMAND, ENVIRONMENT, Outside
+
+from tta_panda.cli import app, main
+from tta_panda.evaluation.memory import PeakMemory
+
+SMALL = ["--limit", "10", "--seeds", "0", "--workers", "1"]
+
+
+def reproduce(*arguments: str | Path) -> None:
+    app(["reproduce", *map(str, arguments)], standalone_mode=False)
+
+
+def files(folder: Path, suffix: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob(f"*/*.{suffix}"))}
+
+
+def test_a_plan_says_what_runs_what_exists_and_how_long_it_takes(tmp_path, capsys):
+    arguments = ["fig-evolution", "fig-theorem", *SMALL, "-o", tmp_path]
+    reproduce(*arguments, "--dry-run", "--json")
+    plan = json.loads(capsys.readouterr().out)
+    assert [row["method"] for row in plan["rows"]] == ["tent", "tent+panda"]
+    assert plan["exist"] == 0 and 0 < plan["estimated_seconds"] < 600
+    assert not any(tmp_path.glob("records/*.json"))
+    reproduce(*arguments, "--json")
+    made = json.loads(capsys.readouterr().out)
+    assert (made["runs"], made["skipped"]) == (2, 0)
+    assert [row["name"] for row in made["rows"]] == ["fig-evolution", "fig-theorem"]
+    reproduce(*arguments, "--dry-run")
+    assert "2 runs, 2 exist. The others take about 0 seconds" in capsys.readouterr().out
+
+
+def test_timed_runs_have_records_of_their_own_and_one_page_holds_everything(tmp_path, capsys):
+    reproduce("fig-evolution", "fig-theorem", *SMALL, "-o", tmp_path)
+    printed = capsys.readouterr().out
+    assert "Chunks of 1 images" in printed and "Report:" in printed
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    outside = Outside()
+    outside.feed(page)
+    assert outside.found == []
+    assert 'href="#fig-evolution"' in page and 'id="fig-evolution"' in page and "aria-sort" in page
+    assert {path.suffix for path in (tmp_path / "fig-evolution").iterdir()} >= {".csv", ".md", ".tex", ".svg", ".pdf"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["table-mian"], "Did you mean 'table-main'"),
+        (["table-main", "--beta", "best"], "paper, auto, grid or a number"),
+        (["table-main", "--beta", "paper"], "--preset"),
+        (["table-main", "--seeds", "4-0"], "range"),
+        (["table-main", "--preset", "cifar"], "cifar10-c"),
+        (["table-main", "--protocol", "mine"], "protocol"),
+        (["table-main", "--model", "mini", "--data", "glyphs"], "glyphs-c"),
+    ],
+)
+def test_mistakes_get_a_sentence(monkeypatch, capsys, tmp_path, arguments, message):
+    monkeypatch.setattr(sys, "argv", ["tta-panda", "reproduce", *arguments, "-o", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_killed_three_times_and_as_if_nothing_had_happened(tmp_path):
+    arguments = ["table-nda", *SMALL, "-o"]
+    disturbed, undisturbed = tmp_path / "disturbed", tmp_path / "undisturbed"
+    for enough in (4, 12, 24):
+        with subprocess.Popen(
+            [*COMMAND, "reproduce", *arguments, str(disturbed)], stderr=subprocess.DEVNULL, env=ENVIRONMENT
+        ) as process:
+            deadline = time.monotonic() + 120
+            while len(list(disturbed.glob("records/*.json"))) < enough and time.monotonic() < deadline:
+                assert process.poll() is None
+                time.sleep(0.02)
+            os.kill(process.pid, signal.SIGKILL)
+    before = {path: path.stat().st_mtime_ns for path in disturbed.glob("records/*.json")}
+    assert 24 <= len(before) < 45
+    reproduce(*arguments, disturbed)
+    reproduce(*arguments, undisturbed)
+    assert files(disturbed, "csv") == files(undisturbed, "csv") != {}
+    assert before.items() <= {path: path.stat().st_mtime_ns for path in disturbed.glob("records/*.json")}.items()
+
+
+def test_memory_is_that_of_what_went_on():
+    watch = PeakMemory(torch.device("cpu"))
+    before = watch.read()
+    block = torch.ones(64 << 18)  # 64 MB, touched
+    after = watch.read()
+    assert before is None or after is None or after - before > 32 << 20
+    del block

@@ -1,0 +1,215 @@
+"""Every table and figure from made-up records: what is run, what is shown, and what the paper says beside it."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import math
+import statistics
+
+import pytest
+
+from tta_panda.data.corruptions import CORRUPTIONS
+from tta_panda.errors import InvalidInputError
+from tta_panda.evaluation.presets import PRESETS
+from tta_panda.evaluation.record import PassesPerBatch, RunConfig, RunRecord, Tenth
+from tta_panda.experiments import EXPERIMENTS
+from tta_panda.experiments.base import Outcomes
+from tta_panda.experiments.paper import MEAN, Printed, printed_accuracy
+from tta_panda.experiments.results import ACCURACY, Cell, Column, Row, Table
+from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
+from tta_panda.methods import METHODS
+from tta_panda.reporting.cells import NOT_RUN, grid_of
+from tta_panda.reporting.exports import latex_text, to_csv, to_latex, to_markdown
+from tta_panda.reporting.reproduction import Reproduction, render_reproductions, write_files
+
+QUICK = Setup(quick=True, seeds=(0, 1))
+
+
+def made_up(config: RunConfig) -> RunRecord:
+    """A record with numbers that depend on the configuration and on nothing else."""
+    chance = int(hashlib.sha256(config.key.encode()).hexdigest()[:8], 16) / 2**32
+    return RunRecord(
+        config=config,
+        samples=100,
+        accuracy=0.5 + chance / 4,
+        accuracy_stderr=0.05,
+        l1=1 - chance,
+        ece=chance / 2,
+        nll=2 - chance,
+        nll_stderr=0.1,
+        recall_sd=0.2,
+        recall_min=0.1,
+        recall_max=0.9,
+        class_names=["heart", "star"],
+        predicted_counts=[70, 30],
+        label_counts=[50, 50],
+        mean_probabilities=[0.7, 0.3],
+        passes=PassesPerBatch(images=100, images_with_gradient=0, texts=0, texts_with_gradient=0),
+        tenths=[Tenth(samples=10, accuracy=chance, l1=chance) for _ in range(10)],
+        seconds=1 + chance,
+        images_per_second=50.0,
+        peak_memory=1 << 28,
+        environment={"python": "3"},
+    )
+
+
+def records_of(name: str, setup: Setup) -> dict[str, RunRecord]:
+    return {config.key: made_up(config) for config in EXPERIMENTS.get(name)().runs(setup)}
+
+
+def reproduction(name: str, setup: Setup = QUICK, records: dict[str, RunRecord] | None = None) -> Reproduction:
+    found = records_of(name, setup) if records is None else records
+    return Reproduction.of(name, EXPERIMENTS.get(name)(), setup, found)
+
+
+def texts(table: Table) -> list[str]:
+    return [cell.text for row in grid_of(table).rows for cell in row.cells]
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_every_experiment_says_what_it_is_and_fills_every_cell(name):
+    each = reproduction(name)
+    for said in (each.experiment.title, each.experiment.about, each.experiment.in_paper, each.experiment.needs):
+        assert said
+    assert each.result.tables
+    assert NOT_RUN not in {text for table in each.result.tables for text in texts(table)}
+    assert bool(each.result.figures) == name.startswith("fig-")
+    assert len({config.key for config in each.runs}) == len(each.runs)
+    assert all(len(row.cells) == len(table.columns) for table in each.result.tables for row in table.rows)
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "fig-theorem"])
+def test_what_was_not_run_says_so_and_nothing_is_invented(name):
+    each = reproduction(name, records={})
+    own = [table for table in each.result.tables if not table.of_paper]
+    assert {text for table in own for text in texts(table)} <= {NOT_RUN}
+    render_reproductions(QUICK, [each])
+
+
+def test_experiments_share_their_records():
+    keys = {name: set(records_of(name, QUICK)) for name in EXPERIMENTS}
+    assert keys["table-corruptions"] == keys["table-main"]
+    for name in ("table-pda", "fig-histograms"):
+        assert keys[name] < keys["table-main"]
+    assert keys["fig-beta"] & keys["fig-ratio"] & keys["fig-ablation"] & keys["table-main"]
+    assert len(set().union(*keys.values())) < 0.6 * sum(map(len, keys.values()))
+
+
+def test_seeds_change_every_run_and_methods_share_them():
+    runs = EXPERIMENTS.get("table-main")().runs(Setup(seeds=(3, 7)))
+    by_method: dict[str, set[tuple[str, int]]] = {}
+    for config in runs:
+        by_method.setdefault(str(config.method_name), set()).add((config.corruption, config.seed))
+    assert len(by_method) == 2 * len(list(METHODS))
+    assert all(places == {(c, s) for c in CORRUPTIONS for s in (3, 7)} for places in by_method.values())
+
+
+def test_means_and_spreads_are_over_seeds():
+    setup = Setup(seeds=(0, 1, 2))
+    series = setup.plain("clip")
+    records = records_of("fig-histograms", setup)
+    found = Outcomes(setup, records).mean(series, ACCURACY)
+    [variant] = series.candidates
+    by_seed = [
+        100 * statistics.fmean(made_up(setup.runs(variant, c)[seed]).accuracy for c in CORRUPTIONS) for seed in range(3)
+    ]
+    assert found.value == pytest.approx(statistics.fmean(by_seed))
+    assert found.sd == pytest.approx(statistics.stdev(by_seed))
+    records.pop(setup.runs(variant, "fog")[2].key)
+    assert Outcomes(setup, records).mean(series, ACCURACY) == Cell()
+    assert Outcomes(setup, records).cell(series, ACCURACY, "snow").value is not None
+
+
+def test_the_papers_beta_needs_a_benchmark():
+    with pytest.raises(InvalidInputError, match="--preset"):
+        Setup(beta="paper")
+    with pytest.raises(InvalidInputError, match="number"):
+        Setup(beta=math.nan)
+    preset = PRESETS["cifar10-c"]
+    setup = Setup(model="ViT-B-32-quickgelu:openai", data="cifar10-c", preset=preset, beta="paper")
+    [variant] = setup.panda("tent").candidates
+    assert setup.options(variant)["beta"] == 0.6
+    assert setup.benchmark == "cifar10-c"
+    assert Setup(beta=0.3).options(Setup(beta=0.3).panda("tent").candidates[0])["beta"] == 0.3
+
+
+def test_the_best_of_the_grid_is_the_best_and_says_on_what_it_was_chosen():
+    setup = Setup(seeds=(0,), beta="grid")
+    each = reproduction("table-main", setup)
+    table = each.result.tables[0]
+    titles = [column.title for column in table.columns]
+    assert titles == ["plain", "+panda (auto, no labels)", "Δ", f"+panda ({BEST_OF_GRID})", "Δ", "its beta"]
+    tent = next(row for row in table.rows if row.name == "tent")
+    outcomes = Outcomes(setup, each.records)
+    means = {beta: outcomes.mean(setup.panda("tent", beta=beta), ACCURACY).value for beta in BETA_GRID}
+    assert tent.cells[3].value == max(means.values())
+    assert means[tent.cells[5].value] == tent.cells[3].value
+    choices = reproduction("fig-beta").result.tables[-1]
+    assert {"auto (no labels)", BEST_OF_GRID} <= {column.title for column in choices.columns}
+
+
+def test_the_papers_numbers():
+    assert printed_accuracy("cifar10-c", "tent", "panda") == Printed(71.1, 0.1)
+    assert printed_accuracy("imagenet-c", "deyo", "plain", "elastic_transform") == Printed(2.4, 0.3)
+    assert printed_accuracy("cifar100-c", "deyo", "offset") == Printed(43.3, 0.1)
+    assert printed_accuracy(None, "tent", "plain") is None
+    for benchmark in PRESETS:
+        for method in METHODS:
+            for variant in ("plain", "panda"):
+                every = [printed_accuracy(benchmark, method, variant, name).value for name in CORRUPTIONS]
+                mean = printed_accuracy(benchmark, method, variant, MEAN).value
+                assert statistics.fmean(every) == pytest.approx(mean, abs=0.35), (benchmark, method, variant)
+
+
+def test_the_papers_numbers_stand_beside_ours_where_the_setting_is_the_papers():
+    preset = PRESETS["cifar10-c"]
+    setup = Setup("ViT-B-32-quickgelu:openai", "cifar10-c", preset, seeds=(0,), beta="paper")
+    for name in ("table-main", "table-corruptions", "table-pda", "table-nda", "table-time"):
+        result = reproduction(name, setup).result
+        assert not any(table.of_paper for table in result.tables)
+        assert any(cell.paper for row in result.tables[0].rows for cell in row.cells)
+        embedded = reproduction(name).result
+        assert any(table.of_paper for table in embedded.tables)
+        assert not any(cell.paper for table in embedded.tables for row in table.rows for cell in row.cells)
+    [tent] = [row for row in reproduction("table-main", setup).result.tables[0].rows if row.name == "tent"]
+    assert [cell.paper for cell in tent.cells] == [Printed(62.8, 0.1), Printed(71.1, 0.1), Printed(8.3)]
+    page = render_reproductions(setup, [reproduction("table-main", setup)])
+    assert "paper 71.1 ± 0.1" in page
+
+
+TABLE = Table(
+    "50 % & more",
+    "method",
+    [Column("plain", better="higher"), Column("Δ", 1, "higher", True)],
+    [Row("a_b", [Cell(12.34, 0.56, Printed(10.0, 0.1)), Cell(-0.04)]), Row("c", [Cell(), Cell(1.0)])],
+)
+
+
+def test_tables_as_csv_markdown_and_latex():
+    header, first, second = csv.reader(io.StringIO(to_csv(TABLE)))
+    assert header == ["method", "plain", "plain s.d.", "plain (paper)", "plain (paper) s.d.", "Δ"]
+    assert first == ["a_b", "12.340000", "0.560000", "10.000000", "0.100000", "-0.040000"]
+    assert second == ["c", NOT_RUN, "", "", "", "1.000000"]
+    markdown = to_markdown(TABLE)
+    assert "| a_b | 12.3 ± 0.6 (paper 10.0 ± 0.1) | +0.0 |" in markdown
+    assert "| c | not run | +1.0 |" in markdown
+    latex = to_latex(TABLE)
+    assert r"a\_b & 12.3 {\scriptsize $\pm$ 0.6} [10.0 {\scriptsize $\pm$ 0.1}] & +0.0 \\" in latex
+    assert r"50 \% \& more" in latex and r"\toprule" in latex and "not run" in latex
+    assert latex_text("50%_{}~^\\") == r"50\%\_\{\}\textasciitilde{}\^{}\textbackslash{}"
+
+
+@pytest.mark.parametrize("name", ["fig-bias", "fig-histograms", "fig-learning-rate"])
+def test_files_of_every_kind_of_figure(tmp_path, name):
+    each = reproduction(name)
+    paths = write_files(each, tmp_path)
+    assert {path.suffix for path in paths} == {".csv", ".md", ".tex", ".svg", ".png", ".pdf"}
+    starts = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
+    for path in paths:
+        assert path.read_bytes().startswith(starts.get(path.suffix, b""))
+    if name == "fig-bias":
+        first = {path.name: path.read_bytes() for path in paths}
+        again = write_files(reproduction(name), tmp_path / "again")
+        assert {path.name: path.read_bytes() for path in again} == first
