@@ -16,6 +16,10 @@ from test_cli import COMMAND, ENVIRONMENT, Outside
 
 from tta_panda.cli import app, main
 from tta_panda.evaluation.memory import PeakMemory
+from tta_panda.evaluation.run import Runner
+from tta_panda.experiments import EXPERIMENTS
+from tta_panda.experiments.setup import Setup
+from tta_panda.experiments.work import divide_work
 
 SMALL = ["--limit", "10", "--seeds", "0", "--workers", "1"]
 
@@ -43,10 +47,20 @@ def test_a_plan_says_what_runs_what_exists_and_how_long_it_takes(tmp_path, capsy
     assert "2 runs, 2 exist. The others take about 0 seconds" in capsys.readouterr().out
 
 
-def test_timed_runs_have_records_of_their_own_and_one_page_holds_everything(tmp_path, capsys):
+def test_timed_runs_stand_alone_and_have_records_of_their_own(tmp_path):
+    experiments = [EXPERIMENTS.get(name)() for name in ("table-time", "table-main")]
+    together, timed = divide_work(
+        experiments, Setup(quick=True), tmp_path, lambda store, runs: Runner(store, workers=2)
+    )
+    assert (together.alone, together.runner.workers, together.runner.store.root) == (False, 2, tmp_path)
+    assert (timed.alone, timed.runner.workers, timed.runner.store.root) == (True, 1, tmp_path / "alone")
+    assert timed.runner.alone and not together.runner.alone
+
+
+def test_one_page_holds_everything(tmp_path, capsys):
     reproduce("fig-evolution", "fig-theorem", *SMALL, "-o", tmp_path)
     printed = capsys.readouterr().out
-    assert "Chunks of 1 images" in printed and "Report:" in printed
+    assert "Chunks of 1 image," in printed and "Report:" in printed
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     outside = Outside()
     outside.feed(page)

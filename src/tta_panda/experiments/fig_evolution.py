@@ -53,7 +53,7 @@ class EvolutionFigure(Experiment):
             panels.append(Panel("tenth of the stream", metric.title, lines))
         rows = [Row(str(index + 1), cells) for index, cells in enumerate(zip(*by_column, strict=True))]
         size = records[shown[0]][0].tenths[0].samples if records[shown[0]] else 0
-        table = Table(f"Chunks of {size} images, gaussian noise", "chunk", columns, rows)
+        table = Table(f"Chunks of {size} image{'s' * (size != 1)}, gaussian noise", "chunk", columns, rows)
         return Result([table], [LineFigure(f"{self.about} Bars are one s.d. over seeds.", panels)], [_note(size)])
 
 

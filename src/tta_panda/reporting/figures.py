@@ -23,7 +23,7 @@ REFERENCE_COLOUR = "#555555"
 
 FORMATS = ("svg", "png", "pdf")
 
-_WIDTH = 10.6  # inches: the text width of the page
+_WIDTH = 10.6  # inches: about the text width of the page
 _MOST_NAMED_CLASSES = 20
 _PER_INCH = 160
 
@@ -56,8 +56,7 @@ def _draw_lines(figure: LineFigure) -> Drawing:
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
-    for line in panel.lines:
-        _draw_line(axes, line)
+    drawn = [_draw_line(axes, line) for line in panel.lines]
     if panel.log_x:
         values = sorted({x for line in panel.lines for x in line.xs})
         axes.set_xscale("log")
@@ -67,29 +66,23 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.grid(visible=True)
     axes.set(xlabel=panel.x, ylabel=panel.y)
     axes.set_title(panel.title, fontsize=9.5)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(drawn, [line.label for line in panel.lines], frameon=False, fontsize=8)
 
 
-def _draw_line(axes: Axes, line: Line) -> None:
+def _draw_line(axes: Axes, line: Line) -> Any:
+    """Draws it, and gives what a legend shows of it."""
     colour, marker = COLOURS[line.hue % len(COLOURS)], MARKERS[line.hue % len(MARKERS)]
     heights = _known(line.ys)
     if line.kind == "level":
-        axes.plot(line.xs, heights, color=colour, linestyle="--", linewidth=1.2, label=line.label)
-    elif line.kind == "points":
-        axes.plot(line.xs, heights, marker, color=colour, markersize=5, markerfacecolor="white", label=line.label)
-    else:
-        # A closed form that points lie upon has no markers of its own.
-        axes.errorbar(
-            line.xs,
-            heights,
-            yerr=_known(line.sds, 0.0) if line.sds else None,
-            color=colour,
-            marker=marker if line.sds else None,
-            markersize=4.5,
-            linewidth=1.5,
-            capsize=2.5,
-            label=line.label,
-        )
+        return axes.plot(line.xs, heights, color=colour, linestyle="--", linewidth=1.2)[0]
+    if line.kind == "points":
+        return axes.plot(line.xs, heights, marker, color=colour, markersize=5, markerfacecolor="white")[0]
+    if not line.sds:  # a closed form, which points lie upon
+        return axes.plot(line.xs, heights, color=colour, linewidth=1.5)[0]
+    errors = _known(line.sds, 0.0)
+    return axes.errorbar(
+        line.xs, heights, errors, color=colour, marker=marker, markersize=4.5, linewidth=1.5, capsize=2.5
+    )
 
 
 def _draw_bars(figure: BarFigure) -> Drawing:
