@@ -237,9 +237,9 @@ def test_weights_that_cannot_be_fetched_name_the_file_to_bring(tta_panda, monkey
 
 
 def test_ctrl_c_keeps_what_is_finished(tmp_path):
-    arguments = ["bench", "--methods", "clip,tent", "--data", "glyphs-val-c", "--corruption", "all", "-o", str(tmp_path)]
+    arguments = ["bench", "--methods", "clip,tent", "--data", "glyphs-val-c", "--corruption", "all", "-o", tmp_path]
     with subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as process:
         deadline = time.monotonic() + 120
         while not list(tmp_path.glob("*.json")) and time.monotonic() < deadline:

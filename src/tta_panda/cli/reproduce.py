@@ -11,7 +11,7 @@ import typer
 
 from tta_panda.cli.common import JsonOption, make_console, numbers, print_json
 from tta_panda.cli.runs import BenchmarkRequest, run_with_progress, takes_request
-from tta_panda.errors import InvalidInputError, UnknownNameError
+from tta_panda.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from tta_panda.experiments.base import Experiment
@@ -48,14 +48,11 @@ class ReproduceRequest(BenchmarkRequest):
     def setup(self) -> Setup:
         from tta_panda.evaluation.presets import PRESETS, get_preset
         from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
-        from tta_panda.methods.base import PROTOCOLS
 
         # The paper's data are run as the paper runs them, without being asked.
         named = self.preset or (self.data if self.data in PRESETS else None)
         preset = None if named is None else get_preset(named)
         seeds = QUICK_SEEDS if self.quick else PAPER_SEEDS
-        if self.protocol not in PROTOCOLS:
-            raise UnknownNameError("protocol", self.protocol, PROTOCOLS)
         return Setup(
             model=self.model_name(preset),
             data=self.data_name(preset),
@@ -111,10 +108,9 @@ def reproduce(
 
 
 def _parse_beta(text: str) -> Beta:
-    if text == "paper" or text == "auto" or text == "grid":
-        return text
+    named: dict[str, Beta] = {"paper": "paper", "auto": "auto", "grid": "grid"}
     try:
-        return float(text)
+        return named[text] if text in named else float(text)
     except ValueError:
         raise InvalidInputError(f"--beta is paper, auto, grid or a number, got {text!r}.") from None
 

@@ -15,7 +15,6 @@ from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.evaluation.presets import Preset
 from tta_panda.evaluation.record import RunConfig
 from tta_panda.methods import MethodName, parse_method
-from tta_panda.methods.base import Protocol
 from tta_panda.methods.options import default_options, protocol_options, resolve_options
 from tta_panda.models import weights_digest
 
@@ -37,7 +36,7 @@ def plan_runs(
     image_list: Path | None = None,
     data_root: Path | None = None,
     preset: Preset | None = None,
-    protocol: Protocol = "paper",
+    protocol: str = "paper",
     settings: Mapping[str, Any] | None = None,
 ) -> list[RunConfig]:
     """Configurations domain by domain, so that runs that share data and encoder passes stand together.
@@ -104,7 +103,7 @@ def _domains(corruptions: Sequence[str], severities: Sequence[int]) -> list[tupl
 
 
 def _options_per_method(
-    methods: Sequence[str], settings: Mapping[str, Any], preset: Preset | None, protocol: Protocol
+    methods: Sequence[str], settings: Mapping[str, Any], preset: Preset | None, protocol: str
 ) -> dict[str, dict[str, Any]]:
     names = [parse_method(method) for method in methods]
     if not names:
@@ -119,7 +118,7 @@ def _options_per_method(
 
 
 def run_options(
-    name: MethodName, settings: Mapping[str, Any], preset: Preset | None = None, protocol: Protocol = "paper"
+    name: MethodName, settings: Mapping[str, Any], preset: Preset | None = None, protocol: str = "paper"
 ) -> dict[str, Any]:
     """Every option of a method: as set, else as the preset, the protocol or the default says. Others' are left out."""
     wanted = protocol_options(protocol) | (preset.options(name) if preset else {}) | dict(settings)

@@ -14,7 +14,6 @@ from tta_panda.evaluation.plan import plan_runs, run_options
 from tta_panda.evaluation.presets import PRESETS, Preset
 from tta_panda.evaluation.record import RunConfig
 from tta_panda.methods import parse_method
-from tta_panda.methods.base import Protocol
 
 BETA_GRID = tuple(step / 10 for step in range(1, 11))
 """The paper's search."""
@@ -60,7 +59,7 @@ class Setup:
     model: str = "mini"
     data: str = "glyphs-c"
     preset: Preset | None = None
-    protocol: Protocol = "paper"
+    protocol: str = "paper"
     seeds: Sequence[int] = PAPER_SEEDS
     limit: int | None = None
     beta: Beta = "auto"

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure as Drawing
+
 from tta_panda.errors import StoreError
 from tta_panda.evaluation.record import RunConfig, RunRecord
 from tta_panda.experiments.base import Experiment, Outcomes
@@ -17,7 +19,7 @@ from tta_panda.experiments.results import Figure, Result, Table
 from tta_panda.experiments.setup import BEST_OF_GRID, Setup
 from tta_panda.reporting.cells import grid_of
 from tta_panda.reporting.exports import to_csv, to_latex, to_markdown
-from tta_panda.reporting.figures import Drawing, draw, save, to_svg
+from tta_panda.reporting.figures import draw, save, to_svg
 from tta_panda.reporting.pages import environments, render
 
 _BETA_NOTES = {

@@ -37,8 +37,8 @@ def apply_view_plan(images: Tensor, plan: ViewPlan) -> Tensor:
     _check_images(images)
     if (plan.images, plan.height, plan.width) != (images.shape[0], *images.shape[2:]):
         raise InvalidInputError(
-            f"The plan is for {plan.images} image(s) of {plan.height}x{plan.width} px, but {images.shape[0]} image(s) of "
-            f"{images.shape[2]}x{images.shape[3]} px came; draw one for them, or slice both alike: plan[a:b], images[a:b]."
+            f"The plan is for {plan.images} image(s) of {plan.height}x{plan.width} px, but {images.shape[0]} image(s) "
+            f"of {images.shape[2]}x{images.shape[3]} px came; draw one for them, or slice both alike."
         )
     made = images.new_empty((images.shape[0], plan.count, *images.shape[1:]))
     _fill(made, images, plan)
@@ -83,7 +83,7 @@ def _keep_freed_memory() -> None:
 
 
 def apply_chains(crops: Tensor, operations: Tensor, strengths: Tensor) -> list[list[Tensor]]:
-    """For each chain the results of all views, each (3, H, W); within a step, an operation runs once for all its images.
+    """For each chain the results of all views, each (3, H, W). Within a step, an operation takes all its images at once.
 
     Results stay where they were computed until another operation, or the mixture, gathers them.
     """
