@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from data_files import write_cifar_c, write_clean_cifar
 from test_cli import COMMAND, ENVIRONMENT, Outside
 
 from tta_panda.cli import app, main
 from tta_panda.evaluation.memory import PeakMemory
 from tta_panda.evaluation.run import Runner
+from tta_panda.evaluation.store import RunStore
 from tta_panda.experiments import EXPERIMENTS
 from tta_panda.experiments.setup import Setup
 from tta_panda.experiments.work import divide_work
@@ -67,6 +69,19 @@ def test_one_page_holds_everything(tmp_path, capsys):
     assert outside.found == []
     assert 'href="#fig-evolution"' in page and 'id="fig-evolution"' in page and "aria-sort" in page
     assert {path.suffix for path in (tmp_path / "fig-evolution").iterdir()} >= {".csv", ".md", ".tex", ".svg", ".pdf"}
+
+
+def test_a_benchmark_on_disk_is_run_with_the_papers_settings(tmp_path, tiny_checkpoint, capsys):
+    write_cifar_c(tmp_path / "data")
+    write_clean_cifar(tmp_path / "data")
+    arguments = ["--model", tiny_checkpoint, "--data", "cifar10-c", "--data-root", tmp_path / "data", "--seeds", "0"]
+    reproduce("fig-evolution", *arguments, "-o", tmp_path / "out", "--json")
+    assert json.loads(capsys.readouterr().out)["skipped"] == 0
+    records = RunStore(tmp_path / "out" / "records").records()
+    found = {str(r.config.method_name): r.config.options for r in records}
+    assert found["tent"]["lr"] == found["tent+panda"]["lr"] == 2e-4
+    assert found["tent+panda"]["beta"] == 0.6
+    assert "preset cifar10-c" in (tmp_path / "out" / "fig-evolution" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -159,6 +160,18 @@ SURE_A, SURE_B, SURE_C = [9.0, 0, 0], [0, 8.5, 0], [0, 0, 7.0]
 
 def test_votes_are_counted():
     assert votes(Views(SURE_A, SURE_B, SURE_A, [0.1, 0, 0]), keep=0.75) == [2.0, 1.0, 0.0]
+
+
+def test_with_a_temperature_probabilities_are_averaged_instead():
+    views = Views(SURE_A, SURE_B, [3.0, 1.0, 0], [0.1, 0, 0])
+    method = Zero(views.classifier, views=4, keep=0.75, temperature=2.0)
+    scaled = np.array([SURE_A, SURE_B, [3.0, 1.0, 0]]) / 2
+    expected = (np.exp(scaled) / np.exp(scaled).sum(1, keepdims=True)).mean(0)
+    np.testing.assert_allclose(method.adapt_encoded(views.encoded)[0].softmax(0), expected, rtol=1e-5)
+    far = Zero(views.classifier, views=4, temperature=1e-3).adapt_encoded(views.encoded)
+    assert far.isfinite().all()  # probabilities that underflow are no infinite logits
+    with pytest.raises(InvalidInputError, match="temperature"):
+        Zero(views.classifier, temperature=-1.0)
 
 
 def test_a_tie_is_broken_by_the_surest_view_that_did_not_vote():

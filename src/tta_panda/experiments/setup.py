@@ -150,7 +150,7 @@ class Setup:
         return self._places[corruption, seed]
 
     def __str__(self) -> str:
-        images = f"{self.limit} images" if self.limit else "few images" if self.quick else "all images"
+        images = f"{self.limit} images" if self.limit else f"{QUICK_IMAGES} images" if self.quick else "all images"
         parts = [self.model, self.data, images, f"seeds {', '.join(map(str, self.seeds))}", f"beta {self.beta}"]
         parts += [f"preset {self.preset.name}"] if self.preset else []
         parts += [f"protocol {self.protocol}"] if self.protocol != "paper" else []

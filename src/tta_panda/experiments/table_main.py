@@ -53,7 +53,6 @@ def _accuracies(outcomes: Outcomes) -> Table:
         plain = with_paper(outcomes.mean(setup.plain(name), ACCURACY), setup.benchmark, name, "plain")
         cells = [plain]
         for series in setup.with_panda(name):
-            # The paper's numbers are the best of its grid; they stand beside ours where ours are the like.
             panda = with_paper(outcomes.mean(series, ACCURACY), setup.benchmark, name, "panda")
             cells += [panda, panda - plain]
         if setup.beta == "grid":

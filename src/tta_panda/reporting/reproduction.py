@@ -94,7 +94,10 @@ def _paper_note(setup: Setup) -> str:
             f"The paper has no numbers for {setup.model} on {setup.data}. What it printed for its own benchmarks "
             "stands in tables of its own, marked as the paper's."
         )
-    return f"What the paper printed for {BACKBONES[setup.benchmark]} stands under our numbers, marked “paper”."
+    return (
+        f"What the paper printed for {BACKBONES[setup.benchmark]} stands under our numbers, marked “paper”. With Panda, "
+        "its beta was the best of a grid, chosen on test labels."
+    )
 
 
 def _section(reproduction: Reproduction) -> dict[str, Any]:
