@@ -95,8 +95,8 @@ def _paper_note(setup: Setup) -> str:
             "stands in tables of its own, marked as the paper's."
         )
     return (
-        f"What the paper printed for {BACKBONES[setup.benchmark]} stands under our numbers, marked “paper”. With Panda, "
-        "its beta was the best of a grid, chosen on test labels."
+        f"What the paper printed for {BACKBONES[setup.benchmark]} stands under our numbers, marked “paper”. With "
+        "Panda, its beta was the best of a grid, chosen on test labels."
     )
 
 
