@@ -190,7 +190,7 @@ def test_weights_that_cannot_be_fetched_name_the_file_to_bring(tta_panda, monkey
     def unreachable(*_: object, **__: object) -> None:
         raise RuntimeError("the hub cannot be reached")
 
-    monkeypatch.setattr(open_clip, "create_model", unreachable)
+    monkeypatch.setattr(open_clip, "download_pretrained", unreachable)
     outcome = tta_panda("run", "--method", "clip", "--model", "ViT-B-32-quickgelu:openai", "--limit", "5")
     assert outcome.code == 1
     assert "the hub cannot be reached" in outcome.stderr

@@ -11,7 +11,7 @@ from torch import Tensor
 from tta_panda.methods.base import FrozenMethod, Protocol
 from tta_panda.methods.checks import check_range
 from tta_panda.methods.losses import entropy
-from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.models.base import Classifier
 from tta_panda.panda import Encoded, Panda
 
 
@@ -28,7 +28,7 @@ class DMN(FrozenMethod):
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: Classifier,
         *,
         slots: int = 50,
         alpha: float = 0.3,
@@ -56,12 +56,12 @@ class DMN(FrozenMethod):
         debiased = self.features.debias(encoded)
         by_text = self.classifier.logits(debiased)  # (B, K)
         # The authors' code remembers and looks up features that are not debiased.
-        keys = encoded.features if self.follows_reference else F.normalize(debiased, dim=-1)
+        keys = encoded.features if self.follows_reference else self.classifier.embed(debiased)
         entropies, labels = entropy(by_text), by_text.argmax(dim=1)
         by_memory = torch.empty_like(by_text)
-        for i, key in enumerate(keys):
-            self._remember(key, labels[i], entropies[i])
-            by_memory[i] = self.classifier.logits(key, self._recall(key))
+        for i, (key, direction) in enumerate(zip(keys, F.normalize(keys, dim=-1), strict=True)):
+            self._remember(direction, labels[i], entropies[i])
+            by_memory[i] = self.classifier.logits(key, self._recall(direction))
         if self.alpha == 0:
             return by_text.log_softmax(dim=-1)
         mixed = torch.logaddexp(by_text.log_softmax(dim=-1), by_memory.log_softmax(dim=-1) + math.log(self.alpha))
@@ -79,7 +79,9 @@ class DMN(FrozenMethod):
         taken = self.uncertainty.isfinite()  # (K, slots)
         attention = (-self.sharpness * (1 - self.memory @ key)).exp() * taken
         seen = torch.einsum("ks,ksd->kd", attention, self.memory)
+        classes = self.classifier.text_features
         if not self.follows_reference:  # which also has the text in a slot that is never given away
-            text = self.classifier.text_features
+            text = F.normalize(classes, dim=-1)
             seen = seen + (-self.sharpness * (1 - text @ key)).exp()[:, None] * text
-        return F.normalize(seen, dim=-1)
+        lengths: Tensor = classes.norm(dim=-1, keepdim=True)
+        return F.normalize(seen, dim=-1) * lengths  # as long as what it stands beside

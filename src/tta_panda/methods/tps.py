@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tta_panda.chunks import in_chunks
@@ -12,7 +11,7 @@ from tta_panda.methods.checks import check_range
 from tta_panda.methods.episodes import minimise
 from tta_panda.methods.losses import marginal_entropy
 from tta_panda.methods.views import ViewMethod
-from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.models.base import Classifier
 from tta_panda.panda import Encoded, Panda
 from tta_panda.views import ViewKind
 
@@ -33,7 +32,7 @@ class TPS(ViewMethod):
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: Classifier,
         *,
         lr: float = 1e-3,
         steps: int = 1,
@@ -70,5 +69,5 @@ class TPS(ViewMethod):
 
     def _logits(self, features: Tensor, shift: Tensor) -> Tensor:
         """(B, n, K) of features (B, n, D) under prototypes shifted by (B, K, D)."""
-        prototypes = F.normalize(self.classifier.text_features + shift, dim=-1)
-        return self.classifier.logit_scale * features @ prototypes.mT
+        prototypes = self.classifier.embed(self.classifier.text_features + shift)
+        return self.classifier.logits(features, prototypes)

@@ -9,7 +9,7 @@ from torch import Tensor
 from tta_panda.methods.base import Protocol
 from tta_panda.methods.losses import take_views
 from tta_panda.methods.views import ViewMethod
-from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.models.base import Classifier
 from tta_panda.panda import Encoded, Panda
 from tta_panda.views import ViewKind
 
@@ -27,7 +27,7 @@ class Zero(ViewMethod):
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: Classifier,
         *,
         views: int = 16,
         keep: float = 0.25,
