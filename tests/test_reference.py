@@ -50,9 +50,9 @@ OPTIONS: dict[str, dict[str, dict]] = {
     "tent": {"only": {"lr": 1e-2}},
     "eta": {
         "one-filter": {"lr": 5e-3, "margin": 0.985, "d_margin": 1.0},
-        "two-filters": {"lr": 5e-3, "margin": 0.99, "d_margin": 0.98},
+        "two-filters": {"lr": 5e-3, "margin": 0.99, "d_margin": 0.985},
         "all-redundant": {"lr": 5e-3, "margin": 0.99, "d_margin": 0.5},
-        "nothing-kept": {"lr": 5e-3, "margin": 0.4, "d_margin": 0.98},
+        "nothing-kept": {"lr": 5e-3, "margin": 0.4, "d_margin": 0.985},
     },
     "sar": {
         "no-reset": SAR,
@@ -78,13 +78,14 @@ OPTIONS: dict[str, dict[str, dict]] = {
     "zero": {
         "a-quarter": {"views": 16, "keep": 0.25},
         "most": {"views": 8, "keep": 0.9},
+        "two": {"views": 12, "keep": 0.17},  # ties, and in some of them the order of the walk decides
         "one-view": {"views": 4, "keep": 0.1},
     },
     "tps": {
         "a-quarter": {"lr": 1e-2, "views": 16, "keep": 0.25},
         "one-view": {"lr": 1e-2, "views": 4, "keep": 0.1},
     },
-    "bat": {"only": {"lr": 1e-3}},
+    "bat": {"only": {"lr": 1e-2}},
 }
 
 CASES = [
@@ -169,11 +170,15 @@ def make_given() -> Given:
 
 
 @functools.cache
-def batches() -> tuple[Tensor, ...]:
-    """Three batches of 16 of the fixture's forty symbols; the last shares eight with the second."""
+def batches(name: str) -> tuple[Tensor, ...]:
+    """Three batches of 16 of the fixture's forty symbols; the last shares eight with the second.
+
+    ETA gets them once more, mirrored: how its running mean moves shows in a prediction only from the fourth on.
+    """
     symbols = draw_glyphs(VALIDATION_CLASSES, 4, seed=99).images
     images = torch.from_numpy(symbols.copy()).permute(0, 3, 1, 2).float() / 255
-    return images[:16], images[16:32], images[24:40]
+    three = (images[:16], images[16:32], images[24:40])
+    return (*three, *(batch.flip(3) for batch in three)) if name == "eta" else three
 
 
 @functools.cache
@@ -188,7 +193,7 @@ def run_with(
     run = importlib.import_module(f"reference.{name}").run
     trace: list[dict] = []
     more = {"trace": trace} if "trace" in inspect.signature(run).parameters else {}
-    return run(given, list(batches()), beta=beta, protocol=protocol, **OPTIONS[name][variant], **more), trace
+    return run(given, list(batches(name)), beta=beta, protocol=protocol, **OPTIONS[name][variant], **more), trace
 
 
 def run_package(name: str, variant: str, beta: float | None, protocol: str) -> list[Tensor]:
@@ -200,7 +205,7 @@ def run_package(name: str, variant: str, beta: float | None, protocol: str) -> l
         pytest.skip(f"{name} has no protocol yet")
     classifier = ZeroShotClassifier(make_tiny(), CLASS_NAMES)
     made = method(classifier, debias=None if beta is None else Panda(beta=beta), seed=SEED, **options)
-    return [made.adapt(batch) for batch in batches()]
+    return [made.adapt(batch) for batch in batches(name)]
 
 
 def settled_images(trace: list[dict]) -> Tensor:
@@ -247,7 +252,7 @@ def test_the_reference_runs(name, variant, beta, protocol):
 
 
 def test_the_batches_are_those_of_the_fixture(images):
-    assert torch.equal(torch.cat(batches()[:2]), images[:32].float() / 255)
+    assert torch.equal(torch.cat(batches("clip")[:2]), images[:32].float() / 255)
 
 
 # What `reference` changes at all, per method: without Panda, with Panda.
@@ -282,8 +287,8 @@ def test_the_options_take_every_branch(beta):
     assert all(0 < kept < 16 for kept in facts("eta", "one-filter", "kept"))
     reliable, kept = facts("eta", "two-filters", "reliable"), facts("eta", "two-filters", "kept")
     assert any(0 < some < all_ < 16 for some, all_ in zip(kept, reliable, strict=True))
-    assert facts("eta", "all-redundant", "kept")[1:] == [0, 0]
-    assert facts("eta", "nothing-kept", "kept") == [0, 0, 0]
+    assert facts("eta", "all-redundant", "kept")[1:] == [0] * 5
+    assert facts("eta", "nothing-kept", "kept") == [0] * 6
 
     assert all(0 < kept < 16 for kept in facts("sar", "no-reset", "kept"))
     assert facts("sar", "no-reset", "kept") != facts("sar", "no-reset", "kept_twice")

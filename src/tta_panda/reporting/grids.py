@@ -25,13 +25,24 @@ class Grid(NamedTuple):
     title: str
     headers: Sequence[str]
     rows: Sequence[GridRow]
+    rows_are: str = "corruption"
+
+
+METHODS_PER_GRID = 3
+"""More do not fit side by side, each with its Panda variant and the difference."""
 
 
 def result_grids(table: ResultTable) -> list[Grid]:
-    """Accuracy and prediction bias of a setting."""
+    """Accuracy and prediction bias of a setting, corruption by corruption."""
+    methods = list(dict.fromkeys(series.method.base for series in table.series))
+    pieces = [methods[start : start + METHODS_PER_GRID] for start in range(0, len(methods), METHODS_PER_GRID)]
+    parts = [table.restricted_to(piece) for piece in pieces]
     return [
-        _grid(table, "Accuracy (%)", columns(table, "accuracy", 100.0), decimals=1, more_is_better=True),
-        _grid(table, "Prediction bias (L1)", columns(table, "l1"), decimals=3, more_is_better=False),
+        *(
+            _grid(part, "Accuracy (%)", columns(part, "accuracy", 100.0), decimals=1, more_is_better=True)
+            for part in parts
+        ),
+        *(_grid(part, "Prediction bias (L1)", columns(part, "l1"), decimals=3, more_is_better=False) for part in parts),
     ]
 
 
@@ -58,18 +69,19 @@ def _grid(table: ResultTable, title: str, shown: Sequence[Column], decimals: int
             "" if index else "first",
             "" if index else group,
             name,
-            [_cell(column.value(name), column.is_delta, decimals, more_is_better) for column in shown],
+            [make_cell(column.value(name), column.is_delta, decimals, more_is_better) for column in shown],
         )
         for group, names in table.rows()
         for index, name in enumerate(names)
     ]
     if len(table.corrupted) > 1:
-        means = [_cell(column.mean(), column.is_delta, decimals, more_is_better) for column in shown]
+        means = [make_cell(column.mean(), column.is_delta, decimals, more_is_better) for column in shown]
         rows.append(GridRow("mean", "", f"mean of {len(table.corrupted)}", means))
     return Grid(title, [column.title for column in shown], rows)
 
 
-def _cell(value: float, is_delta: bool, decimals: int, more_is_better: bool) -> Cell:
+def make_cell(value: float, is_delta: bool, decimals: int, more_is_better: bool) -> Cell:
+    """A number, and for differences whether it is for the better."""
     if math.isnan(value):
         return Cell("not run", "missing")
     if not is_delta:

@@ -13,6 +13,7 @@ from tta_panda.errors import StoreError
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.reporting.grids import result_grids, verdicts
 from tta_panda.reporting.plots import bias_bars, class_histograms, to_svg
+from tta_panda.reporting.summary import summary_grids
 from tta_panda.reporting.tables import ResultTable, result_tables
 
 
@@ -46,7 +47,7 @@ def _section(table: ResultTable) -> dict[str, Any]:
     return {
         "setting": str(table.setting),
         "verdicts": verdicts(table),
-        "grids": result_grids(table),
+        "grids": [*summary_grids(table), *result_grids(table)],
         "figures": _figures(table),
         "options": json.dumps(options, indent=1),
     }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tta_panda.data.corruptions import GROUPS
 from tta_panda.data.dataset import CLEAN
 from tta_panda.evaluation.record import RunConfig, RunRecord
-from tta_panda.methods import MethodName
+from tta_panda.methods import METHODS, MethodName
 
 
 class Setting(NamedTuple):
@@ -65,6 +65,11 @@ class ResultTable:
     def mean(self, series: Series, metric: str) -> float:
         """Over the corruptions, without clean data; NaN unless all of them were run."""
         return _mean([self.value(series, corruption, metric) for corruption in self.corrupted])
+
+    def restricted_to(self, methods: Sequence[str]) -> ResultTable:
+        """The same table with only some methods, named without `+panda`."""
+        series = tuple(series for series in self.series if series.method.base in methods)
+        return replace(self, series=series, cells={key: rs for key, rs in self.cells.items() if key[0] in series})
 
     @property
     def corrupted(self) -> tuple[str, ...]:
@@ -191,7 +196,11 @@ def _table(setting: Setting, records: Sequence[RunRecord]) -> ResultTable:
     order = [CLEAN, *(name for names in GROUPS.values() for name in names)]
     present = {corruption for _, corruption in cells}
     corruptions = [name for name in order if name in present] + sorted(present.difference(order))
-    series = sorted({series for series, _ in cells}, key=lambda s: (s.method.base, s.method.panda, str(s.options)))
+    place = {name: index for index, name in enumerate(METHODS)}
+    series = sorted(
+        {series for series, _ in cells},
+        key=lambda s: (place.get(s.method.base, len(place)), s.method, str(s.options)),
+    )
     return ResultTable(setting, tuple(series), tuple(corruptions), {key: tuple(rs) for key, rs in cells.items()})
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from tta_panda.errors import InvalidInputError
 from tta_panda.views.crops import crop_views
 from tta_panda.views.operations import FUNCTIONS
-from tta_panda.views.plan import OPERATIONS, ViewPlan, sample_view_plan
+from tta_panda.views.plan import NO_OPERATION, OPERATIONS, ViewPlan, sample_view_plan
 
 _PIXELS_AT_ONCE = 1 << 20  # views are made in groups that stay in the processor's cache
 
@@ -65,16 +65,23 @@ def _fill(made: Tensor, images: Tensor, plan: ViewPlan) -> None:
 
 
 def apply_chains(crops: Tensor, operations: Tensor, strengths: Tensor) -> Tensor:
-    """All chains of all views (V, chains, 3, H, W), step by step; within a step, each operation runs once."""
-    chains = operations.shape[1]
-    images = crops.repeat_interleave(chains, dim=0)  # (V * chains, 3, H, W)
+    """All chains of all views (V, chains, 3, H, W), step by step; within a step, each operation runs once.
+
+    Results are put one after the other and found again by their place: copying whole images is cheap, scattering is not.
+    """
+    views, chains = operations.shape[:2]
+    images, place = crops, torch.arange(views).repeat_interleave(chains)
     for chosen, strength in zip(operations.flatten(0, 1).T, strengths.flatten(0, 1).T, strict=True):
-        for index, name in enumerate(OPERATIONS):
-            members = (chosen == index).nonzero().flatten()
-            if len(members):
-                rows = members.to(images.device)
-                images.index_copy_(0, rows, FUNCTIONS[name](images.index_select(0, rows), strength[members]))
-    return images.unflatten(0, (-1, chains))
+        order, results = [], []
+        for operation in chosen.unique().tolist():
+            members = (chosen == operation).nonzero().flatten()
+            result = images.index_select(0, place[members].to(images.device))
+            if operation != NO_OPERATION:
+                result = FUNCTIONS[OPERATIONS[operation]](result, strength[members])
+            order.append(members)
+            results.append(result)
+        images, place = torch.cat(results), torch.cat(order).argsort()
+    return images.index_select(0, place.to(images.device)).unflatten(0, (views, chains))
 
 
 def _mix(crops: Tensor, chains: Tensor, weights: Tensor) -> Tensor:

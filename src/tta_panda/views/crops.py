@@ -21,13 +21,14 @@ def crop_views(image: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
     columns = torch.where(flips[:, None], columns.flip(2), columns)
     column_weights = torch.where(flips[:, None], column_weights.flip(2), column_weights)
     rows, row_weights = neighbours(crop_height, height)  # (2, V, H)
-    rows = rows + (top + torch.arange(views) * height)[:, None]
+    planes = torch.arange(views * channels).view(views, channels, 1) * height
+    rows = (rows + top[:, None])[:, :, None] + planes  # (2, V, 3, H)
+    row_weights = row_weights[:, :, None].expand_as(rows)
 
-    table = image.permute(2, 0, 1).reshape(width, -1).int()  # a row holds a column of the image
-    wide = _blend_rows(table, columns, column_weights).view(views, width, channels, height)
-    table = wide.permute(0, 3, 2, 1).reshape(views * height, -1).int()
-    resized = _blend_rows(table, rows, row_weights).view(views, height, channels, width)
-    return resized.transpose(1, 2).contiguous()
+    table = image.permute(2, 0, 1).reshape(width, -1)  # a row holds a column of the image
+    wide = _blend_rows(table, columns, column_weights)  # (V, W, 3 * H)
+    table = wide.transpose(1, 2).reshape(-1, width)
+    return _blend_rows(table, rows, row_weights)
 
 
 def neighbours(sides: Tensor, length: int) -> tuple[Tensor, Tensor]:
@@ -45,9 +46,8 @@ def neighbours(sides: Tensor, length: int) -> tuple[Tensor, Tensor]:
 
 
 def _blend_rows(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sums of two rows each, rounded: uint8 (V, length, row length)."""
-    first, second = rows.flatten(1).to(table.device)
+    """Weighted sums of two rows of a table, rounded: rows (2, ...) become uint8 (..., row length)."""
+    first, second = (table.index_select(0, index).int() for index in rows.flatten(1).to(table.device))
     first_weight, second_weight = weights.flatten(1)[..., None].to(table.device)
-    sums = table.index_select(0, first).mul_(first_weight).addcmul_(table.index_select(0, second), second_weight)
-    rounded = sums.add_(1 << (_PRECISION - 1)).bitwise_right_shift_(_PRECISION).to(torch.uint8)
-    return rounded.view(*rows.shape[1:], -1)
+    sums = first.mul_(first_weight).addcmul_(second, second_weight).add_(1 << (_PRECISION - 1))
+    return sums.bitwise_right_shift_(_PRECISION).to(torch.uint8).view(*rows.shape[1:], -1)

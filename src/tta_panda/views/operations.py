@@ -6,9 +6,10 @@ Each takes uint8 images (N, 3, H, W) on any device and one strength per image (N
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Operation = Callable[[Tensor, Tensor], Tensor]
@@ -26,67 +27,60 @@ def autocontrast(images: Tensor, _: Tensor) -> Tensor:
 
 def equalize(images: Tensor, _: Tensor) -> Tensor:
     """Flatten the histogram of each channel, in Pillow's whole numbers."""
-    index = images.flatten(2).long()
-    counts = _histograms(index)
+    counts = _histograms(images.flatten(2))
     values = torch.arange(256, device=images.device)
     last = torch.where(counts > 0, values, 0).amax(dim=2, keepdim=True)  # the brightest value there is
     step = (counts.sum(dim=2, keepdim=True) - counts.gather(2, last)) // 255
     before = counts.cumsum(dim=2) - counts
     table = ((step // 2 + before) // step.clamp(min=1)).clamp(max=255)
-    table = torch.where(step > 0, table, values).to(torch.uint8)  # too few pixels, or one value: as it is
-    return table.gather(2, index).view_as(images)
+    return _look_up(images, torch.where(step > 0, table, values).to(torch.uint8))  # too few pixels: as they are
 
 
 def posterize(images: Tensor, bits: Tensor) -> Tensor:
     """Keep the leading bits."""
-    mask = 256 - 2 ** (8 - bits.long())
-    return images & _per_image(mask.to(torch.uint8), images)
+    return images & _per_image(256 - 2 ** (8 - bits), images).to(torch.uint8)
 
 
 def solarize(images: Tensor, threshold: Tensor) -> Tensor:
     """Invert what is as bright as the threshold or brighter."""
-    bright = images >= _per_image(threshold.short(), images)
-    return images ^ bright.view(torch.uint8).neg()  # 255 - x is x with all bits turned
+    below = _per_image(threshold - 1, images).short()
+    bright = (below - images.short()) >> 15  # all bits set, or none: ten times as fast as a comparison
+    return images ^ bright.to(torch.uint8)  # 255 - x is x with all its bits turned
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
     """Rotate counter-clockwise about the centre; what comes from outside is black."""
-    rotated = images.clone()
-    for angle, rows in _groups(degrees):
-        if angle:
-            rows = rows.to(images.device)
-            rotated.index_copy_(0, rows, _rotate_alike(images.index_select(0, rows), angle))
-    return rotated
+    return _by_strength(images, degrees, _rotate)
 
 
 def translate_x(images: Tensor, pixels: Tensor) -> Tensor:
     """Take each pixel from `pixels` to its right."""
-    return _translate(images, pixels, dim=3)
+    return _by_strength(images, pixels, lambda alike, shift: _translate(alike, shift, dim=3))
 
 
 def translate_y(images: Tensor, pixels: Tensor) -> Tensor:
     """Take each pixel from `pixels` below it."""
-    return _translate(images, pixels, dim=2)
+    return _by_strength(images, pixels, lambda alike, shift: _translate(alike, shift, dim=2))
 
 
 def shear_x(images: Tensor, slopes: Tensor) -> Tensor:
-    """Move each row sideways, by the slope times its height in the image."""
+    """Move each row sideways, by the slope times its place in the image."""
     height, width = images.shape[2:]
     shift = slopes[:, None] * (torch.arange(height, dtype=torch.float64) + 0.5)  # (N, H)
-    whole = shift.floor()
-    part = (shift - whole).float()[:, None, :, None].to(images.device)
-    target = torch.arange(width + 1, device=images.device)
-    source = whole.long()[:, None, :, None].to(images.device) + target  # (N, 1, H, W + 1)
+    part = (shift - shift.floor()).float()[:, None, :, None].to(images.device)
+    whole = shift.floor().long()[:, None, :, None].to(images.device)
+    source = whole + torch.arange(width + 1, device=images.device)  # (N, 1, H, W + 1)
     taken = images.gather(3, source.clamp(0, width - 1).expand(-1, images.shape[1], -1, -1)).float()
     left, right = taken[..., :-1], taken[..., 1:]
-    between = (right - left).mul_(part).add_(left).to(torch.uint8)
-    centre = target[:-1] + 0.5 + shift[:, None, :, None].to(images.device)
-    return between.mul_((centre >= 0) & (centre < width))
+    blended = _cut_off((right - left).mul_(part).add_(left))
+    nearest = source[..., :-1] + (part >= 0.5)
+    inside = (nearest >= 0) & (nearest < width)
+    return blended.mul_(inside.view(torch.uint8))
 
 
 def shear_y(images: Tensor, slopes: Tensor) -> Tensor:
-    """Move each column up or down, by the slope times its place in the row."""
-    return shear_x(images.transpose(2, 3).contiguous(), slopes).transpose(2, 3)
+    """Move each column up or down, by the slope times its place in the image."""
+    return shear_x(images.transpose(2, 3).contiguous(), slopes).transpose(2, 3).contiguous()
 
 
 FUNCTIONS: dict[str, Operation] = {
@@ -106,41 +100,51 @@ def _per_image(values: Tensor, images: Tensor) -> Tensor:
     return values.view(-1, 1, 1, 1).to(images.device)
 
 
+def _cut_off(pixels: Tensor) -> Tensor:
+    """Floats to uint8, rounded down as Pillow does here; by way of 16 bits it is four times as fast."""
+    return pixels.short().to(torch.uint8)
+
+
 def _look_up(images: Tensor, table: Tensor) -> Tensor:
     """Replace values by a table (N, 3, 256)."""
     return table.gather(2, images.flatten(2).long()).view_as(images)
 
 
-def _histograms(index: Tensor) -> Tensor:
+def _histograms(pixels: Tensor) -> Tensor:
     """How often each value occurs in (N, 3, pixels): (N, 3, 256)."""
-    counts = torch.zeros((*index.shape[:2], 256), dtype=torch.long, device=index.device)
-    return counts.scatter_add_(2, index, counts.new_ones(1).expand_as(index))
+    if pixels.device.type == "cpu":
+        counts = [torch.bincount(channel, minlength=256) for channel in pixels.flatten(0, 1)]
+        return torch.stack(counts).view(*pixels.shape[:2], 256)
+    zeros = torch.zeros((*pixels.shape[:2], 256), dtype=torch.long, device=pixels.device)
+    return zeros.scatter_add_(2, pixels.long(), zeros.new_ones(1).expand_as(pixels))
 
 
-def _groups(strengths: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Whole-numbered strengths, and the images that share each: they also share one map of pixels."""
-    for strength in strengths.unique().tolist():
-        yield int(strength), (strengths == strength).nonzero().flatten()
+def _by_strength(images: Tensor, strengths: Tensor, function: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """Strengths are whole numbers and few: images that share one also share a map of pixels."""
+    values, group = strengths.unique(return_inverse=True)
+    order = group.argsort(stable=True)
+    parts = images.index_select(0, order.to(images.device)).split(group.bincount().tolist())
+    done = torch.cat([function(part, int(value)) for part, value in zip(parts, values.tolist(), strict=True)])
+    return done.index_select(0, order.argsort().to(images.device))
 
 
-def _translate(images: Tensor, pixels: Tensor, dim: int) -> Tensor:
-    moved = torch.zeros_like(images)
+def _translate(images: Tensor, shift: int, dim: int) -> Tensor:
     length = images.shape[dim]
-    for shift, rows in _groups(pixels):
-        if abs(shift) < length:
-            source = images.narrow(dim, max(shift, 0), length - abs(shift))
-            target = moved.narrow(dim, max(-shift, 0), length - abs(shift))
-            rows = rows.to(images.device)
-            target.index_copy_(0, rows, source.index_select(0, rows))
-    return moved
+    if abs(shift) >= length:
+        return torch.zeros_like(images)
+    kept = images.narrow(dim, max(shift, 0), length - abs(shift))
+    border = (max(-shift, 0), max(shift, 0))
+    return F.pad(kept, border if dim == 3 else (0, 0, *border))
 
 
-def _rotate_alike(images: Tensor, angle: int) -> Tensor:
-    """Rotate all images by one angle: four neighbours of each pixel, blended as Pillow does, and cut off, not rounded."""
+def _rotate(images: Tensor, degrees: int) -> Tensor:
+    """Four neighbours of each pixel, blended as Pillow does."""
+    if degrees == 0:
+        return images
     height, width = images.shape[2:]
     x = torch.arange(width, dtype=torch.float64) + 0.5 - width / 2
     y = (torch.arange(height, dtype=torch.float64) + 0.5 - height / 2)[:, None]
-    cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     from_x, from_y = cosine * x - sine * y + width / 2, sine * x + cosine * y + height / 2
     inside = (from_x >= 0) & (from_x < width) & (from_y >= 0) & (from_y < height)
     first_x, first_y = (from_x - 0.5).floor(), (from_y - 0.5).floor()
@@ -158,5 +162,5 @@ def _rotate_alike(images: Tensor, angle: int) -> Tensor:
         return second.sub_(first).mul_(part).add_(first)
 
     upper, lower = (blend(take(0, down), take(1, down), part_x) for down in (0, 1))
-    rotated = blend(upper, lower, part_y).to(torch.uint8).view_as(images)
-    return rotated.mul_(inside.to(images.device))
+    rotated = _cut_off(blend(upper, lower, part_y)).view_as(images)
+    return rotated.mul_(inside.to(images.device).view(torch.uint8))
