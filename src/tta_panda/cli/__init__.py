@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from typing import Any
 
 import typer
 
 from tta_panda import __version__
 from tta_panda.cli import bench, corrupt, data, ls, report, run
-from tta_panda.errors import TtaPandaError
+from tta_panda.errors import TtaPandaError, TtaPandaWarning
 
 app = typer.Typer(
     name="tta-panda",
@@ -39,8 +41,15 @@ def _callback(
     pass
 
 
+def _show_warning(message: Warning | str, category: type[Warning], *_place: Any) -> None:
+    """What this package wants to be known, as a note; warnings of other libraries are for their developers."""
+    if issubclass(category, TtaPandaWarning):
+        typer.echo(f"note: {message}", err=True)
+
+
 def main() -> None:
     """Entry point: errors of this package become one message and exit code 1."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except TtaPandaError as error:

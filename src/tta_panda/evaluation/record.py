@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tta_panda.methods import MethodName
 from tta_panda.methods.passes import EncoderPasses
+from tta_panda.models.devices import Precision
 
 FORMAT = 2
 
@@ -42,6 +43,8 @@ class RunConfig(BaseModel):
     """Digest of the list of images that the run was restricted to."""
     data_fingerprint: str | None = None
     """What tells the data from others of the same name, where the name does not say it all."""
+    precision: Precision = "fp32"
+    """What the encoders compute in."""
 
     @property
     def method_name(self) -> MethodName:
@@ -49,8 +52,12 @@ class RunConfig(BaseModel):
 
     @property
     def key(self) -> str:
-        """Stable over processes and platforms: a hash of the canonical JSON of all fields."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """Stable over processes, platforms and versions: a hash of the canonical JSON of all fields.
+
+        Fields that came later are left out where they hold their defaults, so that earlier records keep their names.
+        """
+        later = {name for name in ("precision",) if getattr(self, name) == type(self).model_fields[name].default}
+        canonical = json.dumps(self.model_dump(mode="json", exclude=later), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:20]
 
 
@@ -76,6 +83,8 @@ class RunRecord(BaseModel):
 
     format: int = FORMAT
     config: RunConfig
+    weights_hash: str | None = None
+    """Of the weights as they were loaded, whatever names them; None in records from before there was one."""
     samples: int
     accuracy: float = Field(ge=0, le=1)
     accuracy_stderr: float
@@ -104,6 +113,7 @@ class RunRecord(BaseModel):
             "mean_beta": self.mean_beta,
             **self.passes.model_dump(),
             "seconds": self.seconds,
+            "weights_hash": self.weights_hash,
             "options": options,
             "record": self.config.key,
         }
@@ -111,7 +121,16 @@ class RunRecord(BaseModel):
 
 def describe_environment(device: str) -> dict[str, str]:
     """Versions that the numbers may depend on."""
-    packages = ("tta-panda", "torch", "open_clip_torch", "numpy", "opencv-python-headless", "pillow")
+    packages = (
+        "tta-panda",
+        "torch",
+        "open_clip_torch",
+        "timm",
+        "transformers",
+        "numpy",
+        "opencv-python-headless",
+        "pillow",
+    )
     versions = {package: metadata.version(package) for package in packages if _is_installed(package)}
     return {"python": platform.python_version(), "platform": platform.machine(), "device": device, **versions}
 

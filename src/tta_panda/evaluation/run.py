@@ -6,19 +6,24 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import cast
+
+from torch import nn
 
 from tta_panda.data import load_data
 from tta_panda.data.dataset import UNLABELLED, Dataset
 from tta_panda.data.stream import Stream
 from tta_panda.data.workers import worker_pool
-from tta_panda.errors import DataError
+from tta_panda.errors import DataError, UnsupportedModelError
 from tta_panda.evaluation.loop import Evaluation, evaluate, shared_passes
 from tta_panda.evaluation.record import PassesPerBatch, RunConfig, RunRecord, describe_environment
 from tta_panda.evaluation.store import RunStore
 from tta_panda.methods import METHODS
-from tta_panda.methods.base import TrainedMethod
+from tta_panda.methods.base import Method, TrainedMethod
 from tta_panda.methods.options import build_method
-from tta_panda.models import VisionLanguageModel, ZeroShotClassifier, load_model
+from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
+from tta_panda.models.checkpoints import weights_hash
+from tta_panda.models.devices import Precision
 
 Advance = Callable[[Sequence[RunConfig], float], None]
 """Called with the runs that took part in something and the share of their stream that it was."""
@@ -32,6 +37,20 @@ def default_workers(configs: Sequence[RunConfig], device: str) -> int:
         return 1
     images = sum(config.limit or 1000 for config in configs)
     return max(1, min(os.cpu_count() or 1, images // IMAGES_WORTH_A_PROCESS))
+
+
+class _Loaded:
+    """A model, the hash of its weights, and its classifiers by class names."""
+
+    def __init__(self, model: ImageModel):
+        self.model = model
+        self.weights_hash = weights_hash(cast(nn.Module, model))
+        self._classifiers: dict[tuple[str, ...], Classifier] = {}
+
+    def classifier(self, class_names: tuple[str, ...]) -> Classifier:
+        if class_names not in self._classifiers:
+            self._classifiers[class_names] = make_classifier(self.model, class_names)
+        return self._classifiers[class_names]
 
 
 class Runner:
@@ -50,17 +69,24 @@ class Runner:
         self.device = device
         self.image_list = image_list
         self.workers = workers
-        self._models: dict[str, VisionLanguageModel] = {}
-        self._classifiers: dict[tuple[str, tuple[str, ...]], ZeroShotClassifier] = {}
+        self.unavailable: dict[str, str] = {}  # methods of the last run that the model cannot serve, and why
+        self._loaded: dict[tuple[str, Precision], _Loaded] = {}
 
     def run(self, configs: Sequence[RunConfig], advance: Advance = lambda _configs, _share: None) -> list[RunRecord]:
-        """Records of all configurations, in their order. What is finished is saved at once."""
+        """Records of all configurations, in their order. What is finished is saved at once.
+
+        Methods that need something that the model does not offer are left out and named in `unavailable`; that all of
+        them do is an error.
+        """
+        self.unavailable = {}
         self.store.prepare()
         records = self.store.existing(configs)
         missing = [config for config in configs if config.key not in records]
         work = self._run_apart(missing, advance) if self.workers > 1 else self._run_here(missing, advance)
         records |= {record.config.key: record for record in work}
-        return [records[config.key] for config in configs]
+        if self.unavailable and not records:
+            raise UnsupportedModelError("\n".join(dict.fromkeys(self.unavailable.values())))
+        return [records[config.key] for config in configs if config.key in records]
 
     def _run_here(self, configs: Sequence[RunConfig], advance: Advance) -> Iterator[RunRecord]:
         for domain in _by_domain(configs):
@@ -72,22 +98,24 @@ class Runner:
         threads = max(1, (os.cpu_count() or 1) // self.workers)
         arguments = (self.store, self.data_root, self.device, self.image_list, threads)
         with worker_pool(min(self.workers, len(tasks)) or 1, _start_worker, arguments) as spread:
-            for task, records in zip(tasks, spread(_run_task, tasks), strict=True):
+            for task, (records, unavailable) in zip(tasks, spread(_run_task, tasks), strict=True):
                 advance(task, 1.0)
+                self.unavailable |= unavailable
                 yield from records
 
     def _run_domain(self, configs: Sequence[RunConfig], advance: Advance) -> Iterable[RunRecord]:
         first = configs[0]
         dataset = self._data(first)
-        classifier = self._classifier(first.model, dataset)
-        fit = classifier.model.image_size if first.preprocess == "exact" else None
-        stream = Stream(dataset, first.batch_size, first.seed, fit)
-        methods = [build_method(c.method_name, classifier, c.options, c.seed) for c in configs]
+        loaded = self._load(first)
+        classifier = loaded.classifier(dataset.class_names)
+        framing = getattr(classifier.model, "framing", classifier.model.image_size)
+        stream = Stream(dataset, first.batch_size, first.seed, framing if first.preprocess == "exact" else None)
+        configs, methods = self._build(configs, classifier, advance)
         for group in shared_passes(methods):
             members = [configs[i] for i in group]
             evaluations = evaluate([methods[i] for i in group], stream, functools.partial(advance, members))
             for config, evaluation in zip(members, evaluations, strict=True):
-                record = self._record(config, evaluation, dataset)
+                record = self._record(config, evaluation, dataset, loaded.weights_hash)
                 self.store.save(record)
                 yield record
 
@@ -107,18 +135,30 @@ class Runner:
             )
         return dataset
 
-    def _classifier(self, model: str, dataset: Dataset) -> ZeroShotClassifier:
-        if model not in self._models:
-            self._models[model] = load_model(model, device=self.device)
-        key = (model, dataset.class_names)
-        if key not in self._classifiers:
-            self._classifiers[key] = ZeroShotClassifier(self._models[model], dataset.class_names)
-        return self._classifiers[key]
+    def _load(self, config: RunConfig) -> _Loaded:
+        key = (config.model, config.precision)
+        if key not in self._loaded:
+            self._loaded[key] = _Loaded(load_model(config.model, device=self.device, precision=config.precision))
+        return self._loaded[key]
 
-    def _record(self, config: RunConfig, evaluation: Evaluation, dataset: Dataset) -> RunRecord:
+    def _build(
+        self, configs: Sequence[RunConfig], classifier: Classifier, advance: Advance
+    ) -> tuple[list[RunConfig], list[Method]]:
+        """The methods of those configurations that the model can serve."""
+        built: list[tuple[RunConfig, Method]] = []
+        for config in configs:
+            try:
+                built.append((config, build_method(config.method_name, classifier, config.options, config.seed)))
+            except UnsupportedModelError as error:
+                self.unavailable[str(config.method_name)] = str(error)
+                advance([config], 1.0)
+        return [config for config, _ in built], [method for _, method in built]
+
+    def _record(self, config: RunConfig, evaluation: Evaluation, dataset: Dataset, weights: str) -> RunRecord:
         tally, betas = evaluation.tally, evaluation.betas
         return RunRecord(
             config=config,
+            weights_hash=weights,
             samples=tally.samples,
             accuracy=tally.accuracy,
             accuracy_stderr=tally.accuracy_stderr,
@@ -160,5 +200,6 @@ def _start_worker(store: RunStore, data_root: Path | None, device: str, image_li
     _worker = Runner(store, data_root, device, image_list)
 
 
-def _run_task(configs: Sequence[RunConfig]) -> list[RunRecord]:
-    return _worker.run(configs)
+def _run_task(configs: Sequence[RunConfig]) -> tuple[list[RunRecord], dict[str, str]]:
+    _worker.unavailable = {}
+    return list(_worker._run_here(configs, lambda _configs, _share: None)), _worker.unavailable
