@@ -7,9 +7,6 @@ from torch import Tensor
 
 from reference.given import Given, entropy, note, text_embeddings, unit
 
-QUERIES_WITH_DEBIASED_IN_REFERENCE = True
-"""Of `reference` the description says what the memory holds, not what it is asked with; this is a reading."""
-
 
 def run(
     given: Given,
@@ -36,11 +33,7 @@ def run(
                 d = v[i] - offset
                 z = given.scale * t @ d
                 query = unit(d)
-                stored = query
-                if protocol == "reference":
-                    stored = v[i]
-                    if not QUERIES_WITH_DEBIASED_IN_REFERENCE:
-                        query = v[i]
+                stored = v[i] if protocol == "reference" else query
 
                 h = float(entropy(z))
                 own = memory[int(z.argmax())]

@@ -10,9 +10,6 @@ from torch import Tensor
 from reference.given import Given, entropy, note, text_embeddings, unit
 from reference.optimisers import first_adamw_step
 
-RENORMALISES_IN_REFERENCE = True
-"""The description says "as TPT"; whether that includes TPT's mark on unit d under `reference` is a reading."""
-
 
 def run(
     given: Given,
@@ -36,7 +33,7 @@ def run(
         for image_views in given.views(images, views):
             with torch.no_grad():
                 d = unit(given.model.encode_image(image_views)) - offset
-            if protocol == "reference" and RENORMALISES_IN_REFERENCE:
+            if protocol == "reference":
                 d = unit(d)
             shift = torch.zeros_like(t).requires_grad_(True)
             z = given.scale * d @ unit(t + shift).T

@@ -10,9 +10,6 @@ from reference.given import Given, entropy, note, text_embeddings, unit
 DECIDING_VOTE = 0.5
 """What the winner of a tie gets on top of its votes, so that the counts say who won; the amount is a reading."""
 
-MARKS_CLEAR_WINNERS = False
-"""Whether who wins without a tie gets it, too (under `paper`). The description says counts, no more."""
-
 
 def run(
     given: Given,
@@ -53,8 +50,6 @@ def run(
                 if winner is None:
                     winner, how = max(tied, key=lambda k: float(z[discarded[0], k])), "logit"
                 votes[winner] += DECIDING_VOTE
-            elif len(tied) == 1 and protocol == "paper" and MARKS_CLEAR_WINNERS:
-                votes[tied[0]] += DECIDING_VOTE
             note(trace, how=how)
             answers.append(torch.tensor(votes))
         outputs.append(torch.stack(answers))

@@ -42,14 +42,15 @@ def normalisation_parameters(module: nn.Module, skip_last_blocks: int = 0) -> di
 
 
 def _last_blocks(module: nn.Module, count: int) -> str:
-    """Name of the first of the `count` last blocks, blocks being the longest list of modules in an encoder."""
+    """Name of the first of the `count` last blocks: of the longest list of modules that all have normalisation."""
     lists = {name: item for name, item in module.named_modules() if isinstance(item, (nn.ModuleList, nn.Sequential))}
-    name, blocks = max(lists.items(), key=lambda entry: len(entry[1]), default=("", nn.ModuleList()))
-    if not 0 < count < len(blocks):
+    blocks = {name: len(item) for name, item in lists.items() if all(map(normalisation_parameters, item))}
+    name, length = max(blocks.items(), key=lambda entry: entry[1], default=("", 0))
+    if not count < length:
         raise InvalidInputError(
-            f"skip_last_blocks={count} leaves nothing to adapt: this image encoder has {len(blocks)} blocks."
+            f"skip_last_blocks={count} leaves nothing to adapt: this image encoder has {length} blocks."
         )
-    return f"{name}.{len(blocks) - count}"
+    return f"{name}.{length - count}"
 
 
 def adaptable_copy(

@@ -55,13 +55,15 @@ class DMN(FrozenMethod):
     def _adapt_encoded(self, encoded: Encoded) -> Tensor:
         debiased = self.features.debias(encoded)
         by_text = self.classifier.logits(debiased)  # (B, K)
-        # The authors' code remembers and looks up features that are not debiased.
-        keys = encoded.features if self.follows_reference else self.classifier.embed(debiased)
+        queries = self.classifier.embed(debiased)
+        directions = F.normalize(queries, dim=-1)
+        # The authors' code remembers what is biased.
+        keys = F.normalize(encoded.features, dim=-1) if self.follows_reference else directions
         entropies, labels = entropy(by_text), by_text.argmax(dim=1)
         by_memory = torch.empty_like(by_text)
-        for i, (key, direction) in enumerate(zip(keys, F.normalize(keys, dim=-1), strict=True)):
-            self._remember(direction, labels[i], entropies[i])
-            by_memory[i] = self.classifier.logits(key, self._recall(direction))
+        for i, direction in enumerate(directions):
+            self._remember(keys[i], labels[i], entropies[i])
+            by_memory[i] = self.classifier.logits(queries[i], self._recall(direction))
         if self.alpha == 0:
             return by_text.log_softmax(dim=-1)
         mixed = torch.logaddexp(by_text.log_softmax(dim=-1), by_memory.log_softmax(dim=-1) + math.log(self.alpha))
@@ -74,14 +76,14 @@ class DMN(FrozenMethod):
             self.memory[label, slot] = key
             self.uncertainty[label, slot] = uncertainty
 
-    def _recall(self, key: Tensor) -> Tensor:
+    def _recall(self, query: Tensor) -> Tensor:
         """What each class (K, D) looks like from here."""
         taken = self.uncertainty.isfinite()  # (K, slots)
-        attention = (-self.sharpness * (1 - self.memory @ key)).exp() * taken
+        attention = (-self.sharpness * (1 - self.memory @ query)).exp() * taken
         seen = torch.einsum("ks,ksd->kd", attention, self.memory)
         classes = self.classifier.text_features
         if not self.follows_reference:  # which also has the text in a slot that is never given away
             text = F.normalize(classes, dim=-1)
-            seen = seen + (-self.sharpness * (1 - text @ key)).exp()[:, None] * text
+            seen = seen + (-self.sharpness * (1 - text @ query)).exp()[:, None] * text
         lengths: Tensor = classes.norm(dim=-1, keepdim=True)
         return F.normalize(seen, dim=-1) * lengths  # as long as what it stands beside

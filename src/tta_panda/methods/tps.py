@@ -7,10 +7,8 @@ from torch import Tensor
 
 from tta_panda.chunks import in_chunks
 from tta_panda.methods.base import Protocol
-from tta_panda.methods.checks import check_range
-from tta_panda.methods.episodes import minimise
+from tta_panda.methods.episodes import EpisodicMethod, minimise
 from tta_panda.methods.losses import marginal_entropy
-from tta_panda.methods.views import ViewMethod
 from tta_panda.models.base import Classifier
 from tta_panda.panda import Encoded, Panda
 from tta_panda.views import ViewKind
@@ -19,7 +17,7 @@ FLOATS_PER_PASS = 2**24
 """Prototypes of so many numbers in all are shifted at a time: 64 MB, and a few times that for gradients."""
 
 
-class TPS(ViewMethod):
+class TPS(EpisodicMethod):
     """For each image alone, the class embeddings are shifted until its confident views agree.
 
     Args:
@@ -43,13 +41,17 @@ class TPS(ViewMethod):
         protocol: Protocol = "paper",
         seed: int = 0,
     ):
-        check_range("lr", lr, 0)
-        check_range("steps", steps, 1)
         super().__init__(
-            classifier, views=views, keep=keep, augmentation=augmentation, debias=debias, protocol=protocol, seed=seed
+            classifier,
+            lr=lr,
+            steps=steps,
+            views=views,
+            keep=keep,
+            augmentation=augmentation,
+            debias=debias,
+            protocol=protocol,
+            seed=seed,
         )
-        self.lr = lr
-        self.steps = steps
 
     @torch.no_grad()
     def _adapt_encoded(self, encoded: Encoded) -> Tensor:

@@ -10,15 +10,14 @@ from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError, UnsupportedModelError
 from tta_panda.methods.base import Protocol
 from tta_panda.methods.checks import check_range
-from tta_panda.methods.episodes import minimise
+from tta_panda.methods.episodes import EpisodicMethod, minimise
 from tta_panda.methods.losses import marginal_entropy
-from tta_panda.methods.views import ViewMethod
 from tta_panda.models.base import Classifier, PromptableModel
 from tta_panda.panda import Encoded, Panda
 from tta_panda.views import ViewKind
 
 
-class TPT(ViewMethod):
+class TPT(EpisodicMethod):
     """For each image alone, the words before the class name are tuned until its confident views agree.
 
     Args:
@@ -47,16 +46,20 @@ class TPT(ViewMethod):
         protocol: Protocol = "paper",
         seed: int = 0,
     ):
-        check_range("lr", lr, 0)
-        check_range("steps", steps, 1)
         check_range("prompts_per_pass", prompts_per_pass, 1)
         if not context.strip():
             raise InvalidInputError(f"context must hold the words that the prompt starts as, got {context!r}.")
         super().__init__(
-            classifier, views=views, keep=keep, augmentation=augmentation, debias=debias, protocol=protocol, seed=seed
+            classifier,
+            lr=lr,
+            steps=steps,
+            views=views,
+            keep=keep,
+            augmentation=augmentation,
+            debias=debias,
+            protocol=protocol,
+            seed=seed,
         )
-        self.lr = lr
-        self.steps = steps
         self.prompts_per_pass = prompts_per_pass
         self.prompts = _Prompts(classifier, context)
 
@@ -66,10 +69,6 @@ class TPT(ViewMethod):
         kept, plain = self.confident_views(features), features[:, :1]
         together = max(1, self.prompts_per_pass // len(self.classifier.class_names))
         return in_chunks(lambda piece: self._solve(kept[piece], plain[piece]), len(kept), together)
-
-    def view_features(self, encoded: Encoded) -> Tensor:
-        features = super().view_features(encoded)
-        return F.normalize(features, dim=-1) if self.follows_reference else features
 
     def _solve(self, kept: Tensor, plain: Tensor) -> Tensor:
         """Logits (b, K) of some images, each with a context of its own."""

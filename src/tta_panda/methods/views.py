@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Required, Unpack
 
 from torch import Tensor
 
@@ -16,6 +16,14 @@ from tta_panda.panda import Encoded
 from tta_panda.views import VIEW_KINDS, ViewKind
 
 
+class ViewOptions(Common):
+    """The arguments of every method with views, as its constructor hands them on."""
+
+    views: Required[int]
+    keep: Required[float]
+    augmentation: Required[ViewKind]
+
+
 class ViewMethod(FrozenMethod):
     """A method that works on augmented views of single images, and remembers nothing.
 
@@ -27,7 +35,13 @@ class ViewMethod(FrozenMethod):
     """
 
     def __init__(
-        self, classifier: Classifier, *, views: int, keep: float, augmentation: ViewKind, **more: Unpack[Common]
+        self,
+        classifier: Classifier,
+        *,
+        views: int,
+        keep: float,
+        augmentation: ViewKind,
+        **more: Unpack[Common],
     ):
         check_range("views", views, 1)
         check_range("keep", keep, 0, 1)

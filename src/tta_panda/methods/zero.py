@@ -48,12 +48,11 @@ class Zero(ViewMethod):
         votes = F.one_hot(logits[:, :count].argmax(dim=-1), logits.shape[-1]).sum(dim=1)  # (B, K)
         if self.follows_reference:  # the first class of those with most votes wins
             return votes.float()
-        # Half a vote decides between equals and overrules nobody.
-        return votes + 0.5 * F.one_hot(_winner(votes, logits, count), votes.shape[1])
+        return votes + 0.5 * _deciding_votes(votes, logits, count)  # half a vote overrules nobody
 
 
-def _winner(votes: Tensor, logits: Tensor, count: int) -> Tensor:
-    """The class (B,) with most votes; the views that were not counted decide between equals, the surest first.
+def _deciding_votes(votes: Tensor, logits: Tensor, count: int) -> Tensor:
+    """One (B, K) for the winner of each tie: the views that did not vote decide between equals, the surest first.
 
     Args:
         votes: (B, K).
@@ -67,4 +66,5 @@ def _winner(votes: Tensor, logits: Tensor, count: int) -> Tensor:
     first = among_tied.int().argmax(dim=1, keepdim=True)  # of the views that name one of the tied classes
     named = opinions.gather(1, first)[:, 0]
     likeliest = others[:, 0].masked_fill(~tied, -torch.inf).argmax(dim=1)
-    return torch.where(among_tied.any(dim=1), named, likeliest)
+    winner = F.one_hot(torch.where(among_tied.any(dim=1), named, likeliest), tied.shape[1])
+    return winner * (tied.sum(dim=1, keepdim=True) > 1)

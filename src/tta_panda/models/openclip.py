@@ -51,7 +51,7 @@ class OpenClipModel(ImageAdapter):
 
     @property
     def logit_scale(self) -> float:
-        return float(cast(Tensor, self.clip.logit_scale).exp())
+        return float(cast(Tensor, self.clip.logit_scale).detach().exp())
 
     def encode_image(self, images: Tensor) -> Tensor:
         with self.autocast():  # CoCa normalises unless it is told not to

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError
 from tta_panda.views.crops import crop_views
-from tta_panda.views.operations import FUNCTIONS
+from tta_panda.views.operations import INDIVIDUAL, SHARED
 from tta_panda.views.plan import NO_OPERATION, OPERATIONS, ViewPlan, sample_view_plan
 
 _PIXELS_AT_ONCE = 1 << 20  # views are made in groups that stay in the processor's cache
@@ -51,40 +53,63 @@ def _check_images(images: Tensor) -> None:
 
 @torch.no_grad()
 def _fill(made: Tensor, images: Tensor, plan: ViewPlan) -> None:
-    group = max(1, _PIXELS_AT_ONCE // (plan.height * plan.width))
+    if images.device.type == "cpu":
+        _keep_freed_memory()
     grid = images.float().mul(255).round_().clamp_(0, 255).to(torch.uint8)  # what an image file would hold
+    groups = max(1, math.ceil(plan.count * plan.height * plan.width / _PIXELS_AT_ONCE))
+    size = max(1, math.ceil(plan.count / groups))
     for image in range(plan.images):
-        for start in range(0, plan.count, group):
-            part = slice(start, start + group)
+        for start in range(0, plan.count, size):
+            part = slice(start, start + size)
             crops = crop_views(grid[image], plan.boxes[image, part], plan.flips[image, part])
             if plan.kind == "crops":
-                made[image, part] = crops.to(made.dtype).div_(255)
+                made[image, part] = crops.float().div_(255)
                 continue
             chains = apply_chains(crops, plan.operations[image, part], plan.strengths[image, part])
             made[image, part] = _mix(crops, chains, plan.weights[image, part])
 
 
-def apply_chains(crops: Tensor, operations: Tensor, strengths: Tensor) -> Tensor:
-    """All chains of all views (V, chains, 3, H, W), step by step; within a step, each operation runs once.
+def _keep_freed_memory() -> None:
+    """Let the C library keep what is freed between operations, instead of handing it back and faulting it in again.
 
-    Results are put one after the other and found again by their place: copying whole images is cheap, scattering is not.
+    glibc learns how much to keep from the largest block it has seen freed (up to 32 MiB); this one is never touched, so
+    it costs nothing. Without it, a third of the time can go into page faults.
     """
-    views, chains = operations.shape[:2]
-    images, place = crops, torch.arange(views).repeat_interleave(chains)
-    for chosen, strength in zip(operations.flatten(0, 1).T, strengths.flatten(0, 1).T, strict=True):
-        order, results = [], []
-        for operation in chosen.unique().tolist():
-            members = (chosen == operation).nonzero().flatten()
-            result = images.index_select(0, place[members].to(images.device))
+    torch.empty(30 << 20, dtype=torch.uint8)
+
+
+def apply_chains(crops: Tensor, operations: Tensor, strengths: Tensor) -> list[list[Tensor]]:
+    """For each chain the results of all views, each (3, H, W); within a step, an operation runs once for all its images.
+
+    Results stay where they were computed until another operation, or the mixture, gathers them.
+    """
+    images = [list(crops) for _ in range(operations.shape[1])]
+    for step in range(operations.shape[2]):
+        for (name, shared), members in _groups(operations[..., step], strengths[..., step]).items():
+            together = torch.stack([images[chain][view] for view, chain, _ in members])
+            if shared is None:
+                each = torch.tensor([strength for _, _, strength in members], dtype=torch.float64)
+                results = INDIVIDUAL[name](together, each)
+            else:
+                results = SHARED[name](together, shared)
+            for (view, chain, _), result in zip(members, results, strict=True):
+                images[chain][view] = result
+    return images
+
+
+def _groups(operations: Tensor, strengths: Tensor) -> dict[tuple[str, int | None], list[tuple[int, int, float]]]:
+    """The (view, chain, strength) that can be worked on at once: one operation, and one strength where that matters."""
+    groups: dict[tuple[str, int | None], list[tuple[int, int, float]]] = {}
+    for view, (chosen, given) in enumerate(zip(operations.tolist(), strengths.tolist(), strict=True)):
+        for chain, (operation, strength) in enumerate(zip(chosen, given, strict=True)):
             if operation != NO_OPERATION:
-                result = FUNCTIONS[OPERATIONS[operation]](result, strength[members])
-            order.append(members)
-            results.append(result)
-        images, place = torch.cat(results), torch.cat(order).argsort()
-    return images.index_select(0, place.to(images.device)).unflatten(0, (views, chains))
+                name = OPERATIONS[operation]
+                shared = int(strength) if name in SHARED else None
+                groups.setdefault((name, shared), []).append((view, chain, strength))
+    return groups
 
 
-def _mix(crops: Tensor, chains: Tensor, weights: Tensor) -> Tensor:
+def _mix(crops: Tensor, chains: list[list[Tensor]], weights: Tensor) -> Tensor:
     """Weighted means, not rounded.
 
     The published code mixes after normalisation. Normalising a channel is affine and the weights sum to one, so mixing
@@ -92,6 +117,6 @@ def _mix(crops: Tensor, chains: Tensor, weights: Tensor) -> Tensor:
     """
     weights = (weights / 255).float().to(crops.device)[..., None, None, None]  # (V, 1 + chains, 1, 1, 1)
     mixed = crops.float().mul_(weights[:, 0])
-    for chain in range(chains.shape[1]):
-        mixed.add_(chains[:, chain].float().mul_(weights[:, 1 + chain]))
+    for chain, weight in zip(chains, weights[:, 1:].unbind(dim=1), strict=True):
+        mixed.addcmul_(torch.stack(chain).float(), weight)
     return mixed

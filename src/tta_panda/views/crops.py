@@ -25,9 +25,9 @@ def crop_views(image: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
     rows = (rows + top[:, None])[:, :, None] + planes  # (2, V, 3, H)
     row_weights = row_weights[:, :, None].expand_as(rows)
 
-    table = image.permute(2, 0, 1).reshape(width, -1)  # a row holds a column of the image
+    table = image.permute(2, 0, 1).contiguous().view(width, -1)  # a row holds a column of the image
     wide = _blend_rows(table, columns, column_weights)  # (V, W, 3 * H)
-    table = wide.transpose(1, 2).reshape(-1, width)
+    table = wide.transpose(1, 2).contiguous().view(-1, width)
     return _blend_rows(table, rows, row_weights)
 
 

@@ -1,0 +1,129 @@
+"""What methods send through the encoders, as they count it themselves and as the encoder sees it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from conftest import make_tiny
+
+from tta_panda import CLIP, DMN, SAR, TPS, TPT, DeYO, Panda, Tent, Zero, ZeroShotClassifier
+from tta_panda.data import load_data
+from tta_panda.data.stream import Stream
+from tta_panda.evaluation.loop import evaluate
+from tta_panda.methods import METHODS
+from tta_panda.methods.passes import EncoderPasses
+
+B, M, K, V = 20, 2, 4, 8
+
+VIEWS = {"views": V, "keep": 0.25}
+OPTIONS = {"eta": {"margin": 1.0}, "sar": {"margin": 1.0}, "tpt": VIEWS, "zero": VIEWS, "tps": VIEWS}
+
+# Of one batch with everything kept: images, images with gradient, texts, texts with gradient.
+EXPECTED = {
+    "clip": (B, 0, 0, 0),
+    "clip+panda": (B + M, 0, 0, 0),
+    "tent": (0, B, 0, 0),
+    "tent+panda": (0, B + M, 0, 0),
+    "eta": (0, B, 0, 0),
+    "eta+panda": (0, B + M, 0, 0),
+    "sar": (0, 2 * B, 0, 0),
+    "sar+panda": (0, 2 * (B + M), 0, 0),
+    "deyo": (B, B, 0, 0),
+    "deyo+panda": (B, B + M, 0, 0),
+    "tpt": (B * V, 0, B * K, B * K),
+    "tpt+panda": (B * V + M, 0, B * K, B * K),
+    "dmn": (B, 0, 0, 0),
+    "dmn+panda": (B + M, 0, 0, 0),
+    "zero": (B * V, 0, 0, 0),
+    "zero+panda": (B * V + M, 0, 0, 0),
+    "tps": (B * V, 0, 0, 0),
+    "tps+panda": (B * V + M, 0, 0, 0),
+    "bat": (0, B, 0, K),
+    "bat+panda": (0, B + M, 0, K),
+}
+
+
+@pytest.fixture
+def encoded(monkeypatch) -> Counter:
+    """Images that really enter the image encoder, by whether a graph is recorded."""
+    seen: Counter = Counter()
+    model = make_tiny()
+    original = type(model).encode_image
+
+    def counted(self, images):
+        features = original(self, images)
+        seen["images_with_gradient" if features.requires_grad else "images"] += len(images)
+        seen["calls"] += 1
+        return features
+
+    monkeypatch.setattr(type(model), "encode_image", counted)
+    return seen
+
+
+def make(name: str, classifier: ZeroShotClassifier):
+    base, _, panda = name.partition("+")
+    return METHODS.get(base)(classifier, debias=Panda(beta=0.5) if panda else None, **OPTIONS.get(base, {}))
+
+
+def test_every_method_is_pinned():
+    assert set(EXPECTED) == {variant for name in METHODS for variant in (name, f"{name}+panda")}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_passes_of_a_batch(name, tiny_classifier, images, encoded):
+    method = make(name, tiny_classifier)
+    method.adapt(images[:B])
+    assert method.passes == EncoderPasses(1, *EXPECTED[name])
+    assert (encoded["images"], encoded["images_with_gradient"]) == EXPECTED[name][:2]
+    method.reset()
+    assert method.passes == EncoderPasses()
+
+
+def test_tent_with_panda_is_one_forward_and_one_backward(tiny_classifier, images, encoded, monkeypatch):
+    backwards = []
+    original = torch.Tensor.backward
+    monkeypatch.setattr(torch.Tensor, "backward", lambda loss: (backwards.append(loss), original(loss)))
+    Tent(tiny_classifier, debias=Panda(beta=0.5)).adapt(images[:B])
+    assert encoded["calls"] == len(backwards) == 1
+
+
+def test_the_second_pass_of_sar_is_of_kept_images_and_negatives(tiny_classifier, images, encoded):
+    method = SAR(tiny_classifier, margin=0.985, debias=Panda(beta=0.6))
+    logits = method.adapt(images[:B])
+    margin = 0.985 * torch.tensor(4.0).log()
+    kept = int((torch.distributions.Categorical(logits=logits).entropy() < margin).sum())
+    assert 0 < kept < B
+    assert encoded["images_with_gradient"] == B + M + kept + M
+
+
+def test_images_kept_by_deyo_alone_are_destroyed(tiny_classifier, images, encoded):
+    method = DeYO(tiny_classifier, filter_margin=1.37)
+    logits = method.adapt(images[:B])
+    kept = int((torch.distributions.Categorical(logits=logits).entropy() < 1.37).sum())
+    assert 0 < kept < B
+    assert encoded["images"] == kept
+
+
+@pytest.mark.parametrize("name", ["dmn+panda", "zero+panda", "tps+panda", "tpt+panda", "clip+panda"])
+def test_frozen_methods_record_no_graph_of_images(name, tiny_classifier, images, encoded):
+    for parameter in tiny_classifier.model.parameters():
+        parameter.requires_grad_(True)  # even where the caller's model could be trained
+    make(name, tiny_classifier).adapt(images[:B])
+    assert encoded["images_with_gradient"] == 0
+
+
+def test_shared_passes_are_counted_as_if_alone(mini_classifier):
+    stream = Stream(load_data("glyphs-val-c", "fog", limit=20), 10, seed=0)
+    debias = Panda(beta=0.5)
+    methods = [
+        CLIP(mini_classifier),
+        DMN(mini_classifier, debias=debias),
+        *(make_of(mini_classifier, debias=debias, **VIEWS) for make_of in (Zero, TPS, TPT)),
+    ]
+    together = [evaluation.passes for evaluation in evaluate(methods, stream)]
+    alone = [evaluate([method], stream)[0].passes for method in methods]
+    assert together == alone
+    assert together[0] == EncoderPasses(2, 20, 0, 0, 0)
+    assert together[1] == EncoderPasses(2, 22, 0, 0, 0)
