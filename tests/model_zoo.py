@@ -17,6 +17,7 @@ from typing import Any
 
 import open_clip
 import torch
+from open_clip.tokenizer import bytes_to_unicode
 from safetensors.torch import save_file
 
 WORDS = "a photo of the heart star anchor cloud art bad sketch ."
@@ -32,8 +33,9 @@ def timm_tower(name: str, **more: Any) -> dict[str, Any]:
     return {"timm_model_name": name, "timm_model_pretrained": False, "image_size": 32, **more}
 
 
-def siglip_text(**more: Any) -> dict[str, Any]:
-    return SHORT_TEXT | {"no_causal_mask": True, "proj_bias": True, "pool_type": "last", "norm_kwargs": {"eps": 1e-6}} | more
+def siglip_text() -> dict[str, Any]:
+    pooling = {"no_causal_mask": True, "proj_bias": True, "pool_type": "last"}
+    return SHORT_TEXT | pooling | {"norm_kwargs": {"eps": 1e-6}}
 
 
 OPEN_CLIP: dict[str, dict[str, Any]] = {
@@ -121,9 +123,8 @@ def spread(network: torch.nn.Module) -> None:
 def clip_vocabulary() -> tuple[dict[str, int], list[str]]:
     """The vocabulary and merges of CLIP's tokenizer in the form of transformers, from the file that open_clip ships."""
     path = Path(open_clip.__file__).with_name("bpe_simple_vocab_16e6.txt.gz")
-    merges = gzip.open(path).read().decode().split("\n")[1 : 49152 - 256 - 2 + 1]
-    from open_clip.tokenizer import bytes_to_unicode
-
+    with gzip.open(path) as file:
+        merges = file.read().decode().split("\n")[1 : 49152 - 256 - 2 + 1]
     letters = list(bytes_to_unicode().values())
     words = [*letters, *(letter + "</w>" for letter in letters), *("".join(merge.split()) for merge in merges)]
     words += ["<|startoftext|>", "<|endoftext|>"]
@@ -138,7 +139,7 @@ def clip_tokenizer(length: int) -> Any:
     return transformers.CLIPTokenizer(vocab=vocabulary, merges=pairs, model_max_length=length)
 
 
-def bert_tokenizer(directory: Path) -> Any:
+def bert_tokenizer() -> Any:
     import transformers
 
     letters = sorted({letter for letter in WORDS if letter.isalpha()})
@@ -148,11 +149,21 @@ def bert_tokenizer(directory: Path) -> Any:
     return transformers.BertTokenizer(vocab=vocabulary, model_max_length=16)
 
 
+def gemma_tokenizer(length: int) -> Any:
+    """In the form of SigLIP 2's, padded on the right as the published ones are; its words are single letters."""
+    import transformers
+
+    letters = ["\u2581", ".", *map(chr, range(97, 123))]
+    specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    vocabulary = {token: number for number, token in enumerate([*specials, *letters])}
+    return transformers.Siglip2Tokenizer(vocab=vocabulary, merges=[], padding_side="right", model_max_length=length)
+
+
 def save_bert(directory: Path) -> None:
     """A tiny text encoder with its tokenizer, as open_clip joins them to an image tower."""
     import transformers
 
-    tokenizer = bert_tokenizer(directory)
+    tokenizer = bert_tokenizer()
     tokenizer.save_pretrained(directory)
     bert = transformers.BertConfig(
         vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
@@ -167,30 +178,29 @@ def save_transformers(kind: str, folder: Path) -> Path:
 
     directory = folder / f"transformers-{kind}"
     torch.manual_seed(0)
-    layers = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    layers = {"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
     vision = layers | {"image_size": 32, "patch_size": 8}
     text = layers | {"vocab_size": 49408, "max_position_embeddings": 16}
     ends = {"bos_token_id": 49406, "eos_token_id": 49407, "pad_token_id": 49407}
     square = {"height": 32, "width": 32}
-    processor: Any
     if kind == "clip":
         text = text | ends | {"max_position_embeddings": 77}
         network = t.CLIPModel(t.CLIPConfig(vision_config=vision, text_config=text, projection_dim=16))
-        processor = t.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=square)
+        processor, tokenizer = t.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=square), clip_tokenizer(77)
     elif kind == "siglip":
         network = t.SiglipModel(t.SiglipConfig(vision_config=vision, text_config=text | ends))
-        processor = t.SiglipImageProcessor(size=square)
+        processor, tokenizer = t.SiglipImageProcessor(size=square), clip_tokenizer(16)
     elif kind == "siglip2":
         vision = layers | {"patch_size": 8, "num_patches": 16}
-        network = t.Siglip2Model(t.Siglip2Config(vision_config=vision, text_config=text | ends))
+        tokenizer = gemma_tokenizer(32)
+        text = layers | {"vocab_size": len(tokenizer), "max_position_embeddings": 32}
+        network = t.Siglip2Model(t.Siglip2Config(vision_config=vision, text_config=text))
         processor = t.Siglip2ImageProcessor(patch_size=8, max_num_patches=16)
     else:
-        tokenizer = bert_tokenizer(directory)
+        tokenizer = bert_tokenizer()
         text = layers | {"vocab_size": len(tokenizer), "max_position_embeddings": 16}
         network = t.ChineseCLIPModel(t.ChineseCLIPConfig(vision_config=vision, text_config=text, projection_dim=16))
         processor = t.ChineseCLIPImageProcessor(size=square, do_center_crop=False)
-    if kind != "chinese_clip":
-        tokenizer = clip_tokenizer(77 if kind == "clip" else 16)
     spread(network)
     for part in (network, tokenizer, processor):
         part.save_pretrained(directory)
@@ -204,5 +214,5 @@ SAVERS: dict[str, Callable[[Path], Path]] = {
 
 
 if __name__ == "__main__":
-    for name, save in SAVERS.items():
+    for save in SAVERS.values():
         print(save(Path(sys.argv[1])))

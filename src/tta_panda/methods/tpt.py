@@ -98,7 +98,7 @@ class _Prompts:
             stop = _first_difference(model.tokenize([f"{context} a.", f"{context} the."]))
             self.place = slice(start, stop)
             self.tokens = model.tokenize([f"{context} {name}." for name in classifier.class_names])  # (K, L)
-            if not (self.tokens[:, self.place] == self.tokens[0, self.place]).all():
+            if start >= stop or not (self.tokens[:, self.place] == self.tokens[0, self.place]).all():
                 raise UnsupportedModelError(
                     "TPT needs its context at the same place in all prompts, which the tokenizer of "
                     f"{classifier.model.name} does not give (padding on the left, or words joined at its end)."

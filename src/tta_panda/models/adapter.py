@@ -48,6 +48,10 @@ class ImageAdapter(nn.Module):
         self.register_buffer("mean", torch.tensor(tuple(mean)).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(tuple(std)).view(3, 1, 1), persistent=False)
 
+    def freeze(self) -> None:
+        """As the protocol has it: nothing trains and nothing is random. Methods that train do it on copies."""
+        self.eval().requires_grad_(False)
+
     @property
     def device(self) -> torch.device:
         return self.mean.device

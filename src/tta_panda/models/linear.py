@@ -46,8 +46,8 @@ class LinearHeadModel(ImageAdapter):
         precision: Precision = "fp32",
     ):
         super().__init__(name, framing, mean, std, precision)
-        self.network = network.eval().requires_grad_(False)
-        self.to(next(network.parameters()).device)
+        self.network = network
+        self.to(next(network.parameters()).device).freeze()
         self._check_head()
 
     @property
@@ -84,8 +84,8 @@ class LinearHeadModel(ImageAdapter):
 class LinearClassifier(Classifier):
     """The head of a network as a classifier for some classes.
 
-    Rows are found by name where the head has 1,000 rows and all names are those of ImageNet's classes as CLIP spells
-    them; otherwise the names are taken to be the rows in their order, and there must be as many.
+    As many names as the head has rows are taken to be in the order of the rows. Fewer are looked up by name, in heads
+    of 1,000 rows, where all of them are ImageNet's classes as CLIP spells them.
 
     Args:
         model: the network.
@@ -113,11 +113,11 @@ class LinearClassifier(Classifier):
         return raw.float()
 
     def _rows(self, count: int) -> list[int]:
-        imagenet = {name: row for row, name in enumerate(open_clip.IMAGENET_CLASSNAMES)}
-        if count == len(imagenet) and all(name in imagenet for name in self.class_names):
-            return [imagenet[name] for name in self.class_names]
         if len(self.class_names) == count:
             return list(range(count))
+        imagenet = open_clip.IMAGENET_CLASSNAMES
+        if count == len(imagenet) and all(imagenet.count(name) == 1 for name in self.class_names):
+            return [imagenet.index(name) for name in self.class_names]
         raise InvalidInputError(
             f"The head of {self.model.name} has {count} rows, but the data have {len(self.class_names)} classes "
             f"({', '.join(self.class_names[:5])}, ...). Use a model that was trained for these classes, data with the "

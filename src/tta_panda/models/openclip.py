@@ -35,9 +35,9 @@ class OpenClipModel(ImageAdapter):
         preprocessing = open_clip.get_model_preprocess_cfg(clip)
         framing = _framing(preprocessing, name)
         super().__init__(name, framing, preprocessing["mean"], preprocessing["std"], precision, negative_patch_size)
-        self.clip = clip.eval().requires_grad_(False)
+        self.clip = clip
         self.tokenizer = tokenizer
-        self.to(next(clip.parameters()).device)
+        self.to(next(clip.parameters()).device).freeze()
 
     @property
     def image_encoder(self) -> nn.Module:

@@ -82,7 +82,7 @@ def create_open_clip(
         _check_text_tower(source)
         if state is not None and tag is None:
             force_quick_gelu = file_wants_quick_gelu(source, state, label)
-        with _quiet(), torch.random.fork_rng(devices=[]):
+        with quiet(), torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)  # random weights are the same ones every time
             options: dict[str, Any] = {"force_quick_gelu": force_quick_gelu, "load_weights": False}
             clip = open_clip.create_model(source, pretrained=tag, pretrained_text=False, **options)
@@ -170,7 +170,7 @@ def _how_to_bring(name: ModelName) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """open_clip reports on the root logger and by warnings; what matters of it, we raise."""
     root = logging.getLogger()
     level = root.level

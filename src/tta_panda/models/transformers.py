@@ -48,10 +48,10 @@ class TransformersModel(ImageAdapter):
     def __init__(self, network: Any, tokenizer: Any, processor: Any, name: str, precision: Precision = "fp32"):
         framing = _framing(network.config, processor, name)
         super().__init__(name, framing, processor.image_mean, processor.image_std, precision)
-        self.network: Any = network.eval().requires_grad_(False)
+        self.network: Any = network
         self.tokenizer = tokenizer
         self.kind: str = network.config.model_type
-        self.to(network.device)
+        self.to(network.device).freeze()
 
     @property
     def image_encoder(self) -> nn.Module:
