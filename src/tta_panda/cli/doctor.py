@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,11 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 def _versions() -> dict[str, str]:
-    import re
     from importlib import metadata
 
     required = metadata.requires("tta-panda") or []
     names = [re.split(r"[^\w.-]", requirement)[0] for requirement in required if "extra ==" not in requirement]
-    found = {name: _version(name) for name in ("tta-panda", *names, "torchvision", "timm", "huggingface_hub", *EXTRAS)}
+    found = {name: _version(name) for name in ("tta-panda", *names, "torchvision", "timm", "huggingface-hub", *EXTRAS)}
     return {"python": platform.python_version()} | {name: version for name, version in found.items() if version}
 
 

@@ -142,7 +142,9 @@ def _adaptation(model: Any) -> Iterator[str]:
     except UnsupportedModelError:
         return  # methods that train say so
     with torch.enable_grad():
-        twin.encode_image(images).float().square().sum().backward()
+        features = twin.encode_image(images)
+        if features.requires_grad:
+            features.float().square().sum().backward()
     if not any(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in adapted.values()):
         yield "no gradient reaches the normalisation layers of image_encoder (no_grad or detach inside encode_image?)"
     for parameter in adapted.values():

@@ -52,14 +52,15 @@ def weights_here(published: Mapping[str, Any]) -> Path | None:
 
 
 def _in_hub_cache(repository: str, file: str) -> Path | None:
+    safe = "open_clip_model.safetensors" if file == "open_clip_pytorch_model.bin" else f"{Path(file).stem}.safetensors"
+    found = (_cached(repository, name) for name in (safe, file))
+    return next((Path(path) for path in found if isinstance(path, str)), None)
+
+
+def _cached(repository: str, file: str) -> object:
     from huggingface_hub import try_to_load_from_cache
 
-    safe = "open_clip_model.safetensors" if file == "open_clip_pytorch_model.bin" else f"{Path(file).stem}.safetensors"
-    for name in (safe, file):
-        found = try_to_load_from_cache(repository, name)
-        if isinstance(found, str):
-            return Path(found)
-    return None
+    return try_to_load_from_cache(repository, file)
 
 
 @cache
