@@ -120,7 +120,7 @@ class Outside(HTMLParser):
 
 
 def test_bench_prints_tables_and_writes_a_self_contained_report(succeeded, tmp_path):
-    arguments = ["bench", *SMALL, "--corruption", "clean,fog,contrast", "-o", tmp_path]
+    arguments = ["bench", "--methods", "clip,tent", *SMALL, "--corruption", "clean,fog,contrast", "-o", tmp_path]
     printed = succeeded(*arguments)
     for word in ("Accuracy (%)", "Prediction bias (L1)", "tent+panda", "Δ", "weather", "mean of 2", "lower in"):
         assert word in printed
@@ -147,8 +147,44 @@ def test_bench_prints_tables_and_writes_a_self_contained_report(succeeded, tmp_p
     assert len(json.loads(succeeded("report", tmp_path, "--json"))["rows"]) == 12
 
 
+def test_bench_of_all_methods_prints_means_and_passes(succeeded, tmp_path):
+    arguments = ["bench", "--data", "glyphs-val-c", "--limit", "10", "--batch-size", "10", "--set", "views=3"]
+    printed = succeeded(*arguments, "--corruption", "fog,contrast", "-o", tmp_path)
+    assert "Mean of 2 corruptions" in printed
+    assert "Encoded per batch of 10 images" in printed
+    rows = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line.strip()}
+    assert rows["sar+panda"][1] != "0"
+    assert rows["zero"][:2] == ["30", "0"]
+    assert rows["zero+panda"][:2] == ["31", "0"]
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    for word in ("Accuracy (%)", "bat+panda", "images with gradient"):
+        assert word in page
+
+
+def test_the_protocol_and_the_settings_are_in_the_record(succeeded, tmp_path):
+    arguments = ["run", "--method", "tent+panda", "--corruption", "fog", *SMALL, "--protocol", "reference"]
+    printed = succeeded(*arguments, "--set", "beta=0.3", "-o", tmp_path, "--json")
+    [row] = json.loads(printed)["rows"]
+    expected = {"protocol": "reference", "sampler": "same_cell", "beta": 0.3}
+    assert {key: row["options"][key] for key in expected} == expected
+    assert row["images"] == row["images_with_gradient"] == 22  # twenty images, two negatives, and both again
+
+
+def test_run_of_everything_is_all_methods_with_and_without_panda(succeeded, tmp_path):
+    arguments = ["run", "--data", "glyphs-val-c", "--limit", "4", "--corruption", "fog", "--set", "views=2"]
+    rows = json.loads(succeeded(*arguments, "-o", tmp_path, "--json"))["rows"]
+    assert len({(row["method"], row["panda"]) for row in rows}) == 20
+
+
 @pytest.mark.parametrize(
-    ("kind", "name"), [("methods", "tent"), ("models", "mini"), ("data", "glyphs-c"), ("corruptions", "fog")]
+    ("kind", "name"),
+    [
+        ("methods", "tent"),
+        ("models", "mini"),
+        ("data", "glyphs-c"),
+        ("corruptions", "fog"),
+        ("presets", "cifar10-c"),
+    ],
 )
 def test_ls_lists_by_kind(succeeded, kind, name):
     assert name in [row["name"] for row in json.loads(succeeded("ls", kind, "--json"))["rows"]]
@@ -170,6 +206,9 @@ def test_ls_lists_by_kind(succeeded, kind, name):
         (["run", "--method", "clip", "-o", "/dev/null/runs"], "-o PATH"),
         (["run", "--method", "clip+panda", "--set", "patch_size=64", "--limit", "5"], "at most 32"),
         (["run", "--method", "clip", "--device", "warp", "--limit", "5"], "warp"),
+        (["run", "--preset", "cifar10"], "Did you mean 'cifar10-c'"),
+        (["run", "--preset", "cifar10-c", "--model", "mini"], "--data-root"),
+        (["run", "--protocol", "papr"], "Did you mean 'paper'"),
         (["report", "nowhere"], "no folder nowhere"),
         (["ls", "methds"], "Did you mean 'methods'"),
         (["run", "--method", "clip", "--seed", "-1"], "not be negative"),
@@ -198,9 +237,9 @@ def test_weights_that_cannot_be_fetched_name_the_file_to_bring(tta_panda, monkey
 
 
 def test_ctrl_c_keeps_what_is_finished(tmp_path):
-    arguments = ["bench", "--data", "glyphs-val-c", "--corruption", "clean,all", "-o", str(tmp_path)]
+    arguments = ["bench", "--methods", "clip,tent", "--data", "glyphs-val-c", "--corruption", "all", "-o", tmp_path]
     with subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as process:
         deadline = time.monotonic() + 120
         while not list(tmp_path.glob("*.json")) and time.monotonic() < deadline:

@@ -107,6 +107,26 @@ def test_the_same_runs_twice_give_the_same_records(tmp_path):
     assert other_seed[3].l1 != first[3].l1
 
 
+def test_more_processes_give_the_same_records(tmp_path):
+    configs = plan(["clip+panda", "dmn", "tent"], corruptions=["fog", "snow"], limit=20)
+    here = Runner(RunStore(tmp_path / "a")).run(configs)
+    apart = Runner(RunStore(tmp_path / "b"), workers=2).run(configs)
+    assert [record.config for record in apart] == configs
+    for one, other in zip(here, apart, strict=True):
+        assert one.accuracy == other.accuracy
+        assert one.l1 == pytest.approx(other.l1, abs=1e-5)
+
+
+def test_small_work_stays_in_one_process():
+    configs = plan(limit=None)
+    assert run_module.default_workers(configs, "cpu") == 1
+    many = plan(["clip", "tent"], corruptions=["all"], limit=None)
+    assert run_module.default_workers(many, "cpu") == max(1, min(os.cpu_count() or 1, 3))
+    assert run_module.default_workers(many, "cuda") == 1
+    real = [config.model_copy(update={"model": "ViT-B-32:random"}) for config in many]
+    assert run_module.default_workers(real, "cpu") == 1
+
+
 def test_finished_runs_are_not_run_again(tmp_path, monkeypatch):
     store = RunStore(tmp_path)
     first = Runner(store).run(plan(["clip"]))
@@ -248,12 +268,10 @@ def test_a_worker_reports_methods_that_the_model_cannot_serve(tmp_path):
     import timm
     from safetensors.torch import save_file
 
-    from tta_panda.evaluation import run as running
-
     save_file(timm.create_model("test_vit", num_classes=10).state_dict(), tmp_path / "vit.safetensors")
     model = f"timm:test_vit:{tmp_path / 'vit.safetensors'}"
     configs = plan_runs(["clip", "bat"], model=model, data="glyphs-val-c", corruptions=["clean"], limit=4)
-    running._start_worker(RunStore(tmp_path / "runs"), None, "cpu", None, 1)
-    records, unavailable = running._run_task(configs)
+    run_module._start_worker(RunStore(tmp_path), None, "cpu", None, 1)
+    records, unavailable = run_module._run_task(configs)
     assert [record.config.method for record in records] == ["clip"]
     assert unavailable.keys() == {"bat"}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tta_panda.evaluation.record import RunConfig, RunRecord
+from tta_panda.evaluation.record import PassesPerBatch, RunConfig, RunRecord
 from tta_panda.reporting.grids import result_grids, verdicts
 from tta_panda.reporting.html import render_report
+from tta_panda.reporting.summary import summary_grids
 from tta_panda.reporting.tables import columns, result_tables
 
 
@@ -24,6 +25,7 @@ def record(method="clip", panda=False, corruption="fog", accuracy=0.5, l1=0.4, *
         predicted_counts=[7, 3],
         label_counts=[5, 5],
         mean_probabilities=[0.7, 0.3],
+        passes=PassesPerBatch(images=100, images_with_gradient=12.5, texts=0, texts_with_gradient=0),
         seconds=1.0,
         environment={"python": "3"},
     )
@@ -49,6 +51,23 @@ def test_plain_panda_and_difference_stand_side_by_side():
     [sentence] = verdicts(table)
     assert "accuracy 35.0 → 35.0 (+0.0)" in sentence
     assert sentence.endswith("lower in 1 and higher in 1 of 2")
+
+
+def test_many_methods_are_summed_up_one_per_row():
+    records = [*pair("clean", 0.9, 0.8, severity=0)]
+    for method in ("tent", "clip", "eta", "sar"):
+        records += [*pair("fog", 0.5, 0.6, method=method), *pair("snow", 0.2, 0.4, method=method)]
+    [table] = result_tables(records)
+    means, passes = summary_grids(table)
+    assert [row.name for row in means.rows] == ["clip", "tent", "eta", "sar"]
+    texts = [cell.text for cell in means.rows[0].cells]
+    assert texts == ["35.0", "50.0", "+15.0", "0.650", "0.500", "-0.150", "2 of 2", "90.0", "80.0", "-10.0"]
+    assert means.rows[1].cells[-1].text == "not run"
+    assert passes.rows[0].name == "clip"
+    assert [cell.text for cell in passes.rows[0].cells] == ["100", "12.5", "0", "0"]
+    grids = result_grids(table)
+    assert [grid.title for grid in grids] == ["Accuracy (%)"] * 2 + ["Prediction bias (L1)"] * 2
+    assert [len(grid.headers) for grid in grids] == [9, 3, 9, 3]
 
 
 def test_seeds_are_averaged_and_missing_cells_say_so():

@@ -19,5 +19,5 @@ def in_chunks(work: Callable[[slice], Tensor], count: int, size: int) -> Tensor:
     if len(pieces) == 1:
         return work(pieces[0])
     if torch.is_grad_enabled():
-        return torch.cat([checkpoint(work, piece, use_reentrant=False) for piece in pieces])  # type: ignore[misc]
+        return torch.cat([checkpoint(work, piece, use_reentrant=False) for piece in pieces])
     return torch.cat([work(piece) for piece in pieces])

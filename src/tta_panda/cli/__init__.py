@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any
 
 import typer
 
@@ -42,17 +41,18 @@ def _callback(
     pass
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_place: Any) -> None:
-    """What this package wants to be known, as a note; warnings of other libraries are for their developers."""
+def _show_note(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    """What this package wants to be known; warnings of other libraries are for their developers."""
     if issubclass(category, TtaPandaWarning):
         typer.echo(f"note: {message}", err=True)
 
 
 def main() -> None:
     """Entry point: errors of this package become one message and exit code 1."""
-    warnings.showwarning = _show_warning
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_note  # type: ignore[assignment]
+            app()
     except TtaPandaError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)

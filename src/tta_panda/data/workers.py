@@ -41,9 +41,15 @@ def worker_pool(
         return
     # Not forked: a process with threads (torch, OpenCV) must not be.
     context = multiprocessing.get_context("spawn")
+    others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(workers, context, _start_worker, (initializer, tuple(arguments)))
     try:
         yield pool.map
+    except KeyboardInterrupt:
+        for process in multiprocessing.active_children():
+            if process not in others:
+                process.terminate()  # nobody wants to wait for work that was called off
+        raise
     except BrokenProcessPool as error:
         raise DataError(
             "A worker process ended unexpectedly, perhaps for want of memory. What is finished is kept; run the same "

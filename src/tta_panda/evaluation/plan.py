@@ -15,7 +15,6 @@ from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.evaluation.presets import Preset
 from tta_panda.evaluation.record import RunConfig
 from tta_panda.methods import MethodName, parse_method
-from tta_panda.methods.base import Protocol
 from tta_panda.methods.options import default_options, protocol_options, resolve_options
 from tta_panda.models import weights_digest
 from tta_panda.models.devices import check_precision
@@ -38,7 +37,7 @@ def plan_runs(
     image_list: Path | None = None,
     data_root: Path | None = None,
     preset: Preset | None = None,
-    protocol: Protocol = "paper",
+    protocol: str = "paper",
     precision: str = "fp32",
     settings: Mapping[str, Any] | None = None,
 ) -> list[RunConfig]:
@@ -108,7 +107,7 @@ def _domains(corruptions: Sequence[str], severities: Sequence[int]) -> list[tupl
 
 
 def _options_per_method(
-    methods: Sequence[str], settings: Mapping[str, Any], preset: Preset | None, protocol: Protocol
+    methods: Sequence[str], settings: Mapping[str, Any], preset: Preset | None, protocol: str
 ) -> dict[str, dict[str, Any]]:
     names = [parse_method(method) for method in methods]
     if not names:

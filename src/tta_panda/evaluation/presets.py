@@ -33,7 +33,7 @@ _SHARED: dict[str, dict[str, Any]] = {
 }
 """What does not change between the benchmarks."""
 
-_PANDA = {"patch_size": 32, "ratio": 0.1, "sampler": "pool", "average": True, "detach_offset": False}
+_PANDA = {"patch_size": 32, "ratio": 0.1}
 
 _PER_BENCHMARK: tuple[tuple[str, str, tuple[float, float, float]], ...] = (
     ("tent", "lr", (2e-4, 1e-4, 1e-4)),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ IMAGES_PER_PASS = 256
 """Views are made and encoded so many at a time: all views of a batch would be gigabytes."""
 
 
-class Views(NamedTuple):
+@dataclass(frozen=True)
+class Views:
     """The augmented views that a method wants of every image."""
 
     count: int  # V, the plain image included
@@ -111,7 +113,7 @@ class Features:
         def encode(piece: slice) -> Tensor:
             views_of_piece = apply_view_plan(images[piece], plan[piece])  # (b, V-1, C, H, W)
             raw = self.classifier.model.encode_image(views_of_piece.flatten(0, 1))
-            return self.classifier.embed(raw).unflatten(0, views_of_piece.shape[:2])
+            return self.classifier.embed(raw).view(*views_of_piece.shape[:2], -1)
 
         augmented = in_chunks(encode, size, max(1, IMAGES_PER_PASS // (views.count - 1)))
         return encoded._replace(views=torch.cat([plain, augmented], dim=1))

@@ -148,7 +148,7 @@ def _adaptation(model: Any) -> Iterator[str]:
     if not any(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in adapted.values()):
         yield "no gradient reaches the normalisation layers of image_encoder (no_grad or detach inside encode_image?)"
     for parameter in adapted.values():
-        parameter += 1.0
+        parameter.add_(1.0)
     if torch.equal(twin.encode_image(images), before):
         yield "a copy with other normalisation layers still encodes the same: encode_image must use its own sub-modules"
     if not torch.equal(model.encode_image(images), before):
@@ -187,7 +187,7 @@ def _unavailable_methods(model: Any) -> list[str]:
     found = []
     for name in METHODS:
         try:
-            METHODS.get(name)(classifier)  # type: ignore[call-arg]
+            METHODS.get(name)(classifier)
         except UnsupportedModelError as error:
             found.append(f"{name}: {error}")
     return found

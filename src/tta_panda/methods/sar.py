@@ -109,7 +109,7 @@ def moved_uphill(parameters: list[nn.Parameter], rho: float) -> Iterator[None]:
     try:
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter += rho * gradient / (norm + 1e-12)
+                parameter.add_(gradient * (rho / (norm + 1e-12)))
         yield
     finally:
         with torch.no_grad():

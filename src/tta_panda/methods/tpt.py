@@ -118,7 +118,7 @@ class _Prompts:
             return self.model.encode_embedded(embedded, self.tokens[names])
 
         features = in_chunks(encode, len(contexts) * classes, per_pass)
-        return F.normalize(features.float(), dim=-1).unflatten(0, (len(contexts), classes))
+        return F.normalize(features.float(), dim=-1).view(len(contexts), classes, -1)
 
 
 def _first_difference(tokens: Tensor) -> int:

@@ -11,6 +11,7 @@ from tta_panda.errors import InvalidInputError
 from tta_panda.views.crops import crop_views
 from tta_panda.views.operations import INDIVIDUAL, SHARED
 from tta_panda.views.plan import NO_OPERATION, OPERATIONS, ViewPlan, sample_view_plan
+from tta_panda.views.threads import run_tasks
 
 _PIXELS_AT_ONCE = 1 << 20  # views are made in groups that stay in the processor's cache
 
@@ -36,8 +37,8 @@ def apply_view_plan(images: Tensor, plan: ViewPlan) -> Tensor:
     _check_images(images)
     if (plan.images, plan.height, plan.width) != (images.shape[0], *images.shape[2:]):
         raise InvalidInputError(
-            f"The plan is for {plan.images} image(s) of {plan.height}x{plan.width} px, but {images.shape[0]} image(s) of "
-            f"{images.shape[2]}x{images.shape[3]} px came; draw one for them, or slice both alike: plan[a:b], images[a:b]."
+            f"The plan is for {plan.images} image(s) of {plan.height}x{plan.width} px, but {images.shape[0]} image(s) "
+            f"of {images.shape[2]}x{images.shape[3]} px came; draw one for them, or slice both alike."
         )
     made = images.new_empty((images.shape[0], plan.count, *images.shape[1:]))
     _fill(made, images, plan)
@@ -51,22 +52,25 @@ def _check_images(images: Tensor) -> None:
         raise InvalidInputError(f"images must be floats in [0, 1], got {images.dtype}; uint8 by images.float() / 255.")
 
 
-@torch.no_grad()
 def _fill(made: Tensor, images: Tensor, plan: ViewPlan) -> None:
     if images.device.type == "cpu":
         _keep_freed_memory()
-    grid = images.float().mul(255).round_().clamp_(0, 255).to(torch.uint8)  # what an image file would hold
+    grid = images.detach().float().mul(255).round_().clamp_(0, 255).to(torch.uint8)  # what an image file would hold
     groups = max(1, math.ceil(plan.count * plan.height * plan.width / _PIXELS_AT_ONCE))
     size = max(1, math.ceil(plan.count / groups))
-    for image in range(plan.images):
-        for start in range(0, plan.count, size):
-            part = slice(start, start + size)
-            crops = crop_views(grid[image], plan.boxes[image, part], plan.flips[image, part])
-            if plan.kind == "crops":
-                made[image, part] = crops.float().div_(255)
-                continue
+    tasks = [(image, slice(at, at + size)) for image in range(plan.images) for at in range(0, plan.count, size)]
+
+    @torch.no_grad()  # holds for one thread only
+    def fill_group(task: tuple[int, slice]) -> None:
+        image, part = task
+        crops = crop_views(grid[image], plan.boxes[image, part], plan.flips[image, part])
+        if plan.kind == "crops":
+            made[image, part] = crops.float().div_(255)
+        else:
             chains = apply_chains(crops, plan.operations[image, part], plan.strengths[image, part])
             made[image, part] = _mix(crops, chains, plan.weights[image, part])
+
+    run_tasks(fill_group, tasks, images.device)
 
 
 def _keep_freed_memory() -> None:
@@ -79,7 +83,7 @@ def _keep_freed_memory() -> None:
 
 
 def apply_chains(crops: Tensor, operations: Tensor, strengths: Tensor) -> list[list[Tensor]]:
-    """For each chain the results of all views, each (3, H, W); within a step, an operation runs once for all its images.
+    """For each chain the results of all views, each (3, H, W). Within a step, an operation takes all its images at once.
 
     Results stay where they were computed until another operation, or the mixture, gathers them.
     """

@@ -32,10 +32,10 @@ def crop_views(image: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
 
 
 def neighbours(sides: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """The two pixels of a crop of each of `sides` (V,) that each of `length` new pixels lies between, and their weights.
+    """For crops of `sides` (V,) pixels: the two that each of `length` new pixels lies between, and their weights.
 
-    Weights are whole numbers, and all is computed as Pillow does, in double precision: ties are common, and a pixel that
-    is one off may be inverted by a solarisation later.
+    Both are (2, V, length). Weights are whole numbers, computed as Pillow does in double precision: ties are common, and
+    a pixel that is one off may be inverted by a solarisation later.
     """
     centre = (torch.arange(length, dtype=torch.float64) + 0.5) * (sides.double() / length)[:, None]  # (V, length)
     first = (centre - 0.5).clamp(min=0).floor()

@@ -1,6 +1,6 @@
 """What is drawn for a view: its crop, its flip, and for AugMix the chains of operations and how they are mixed.
 
-As with negatives, randomness and pixels are kept apart: `sample_view_plan` needs sizes and a generator but no image, and
+As with negatives, randomness and pixels are kept apart: `sample_view_plan` needs sizes and a generator but no image,
 `apply_view_plan` needs no generator. Plans live on the CPU, so a seed means the same views on any device.
 
 Shapes: B images, V views, H W image.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -82,9 +82,13 @@ class ViewPlan:
     def __getitem__(self, images: slice) -> ViewPlan:
         if not isinstance(images, slice):
             raise InvalidInputError(f"A plan is sliced over its images, as in plan[0:8]; got {images!r}.")
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return ViewPlan(
-            **{name: value[images] if isinstance(value, Tensor) else value for name, value in values.items()}
+        return replace(
+            self,
+            boxes=self.boxes[images],
+            flips=self.flips[images],
+            operations=self.operations[images],
+            strengths=self.strengths[images],
+            weights=self.weights[images],
         )
 
 

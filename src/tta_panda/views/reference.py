@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.functional import hflip, resized_crop, to_tensor
+from torchvision.transforms import InterpolationMode  # type: ignore[import-untyped]
+from torchvision.transforms.functional import hflip, resized_crop, to_tensor  # type: ignore[import-untyped]
 
 from tta_panda.views.plan import NO_OPERATION, OPERATIONS, ViewPlan
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms.functional import to_pil_image
 
 _GAP = 4
 _PAPER = (255, 255, 255)
@@ -18,8 +18,8 @@ def draw_views(views: Tensor) -> Image.Image:
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)
     sheet = Image.new("RGB", (columns * (width + _GAP) - _GAP, rows * (height + _GAP) - _GAP), _PAPER)
-    for index, view in enumerate(views):
+    pixels = views.mul(255).round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+    for index, tile in enumerate(pixels):
         row, column = divmod(index, columns)
-        # Mixtures lie between the 8-bit values; to_pil_image would cut them off.
-        sheet.paste(to_pil_image(view.mul(255).round().div(255)), (column * (width + _GAP), row * (height + _GAP)))
+        sheet.paste(Image.fromarray(tile), (column * (width + _GAP), row * (height + _GAP)))
     return sheet

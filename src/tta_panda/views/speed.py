@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
-from torchvision.transforms.functional import to_pil_image
 
 from tta_panda.errors import InvalidInputError
 from tta_panda.views.apply import make_views
@@ -35,7 +35,8 @@ def measure_speed(
         raise InvalidInputError(f"Nothing to measure: {images} image(s), {views} views, {repeats} repeats.")
     batch = _draw_images(images, size)
     plan = sample_view_plan(kind, images, views - 1, size, size, torch.Generator().manual_seed(seed))
-    pictures = [to_pil_image(image) for image in batch]
+    pixels = batch.mul(255).round_().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    pictures = [Image.fromarray(image) for image in pixels]
 
     def batched() -> Tensor:
         return make_views(batch, views, torch.Generator().manual_seed(seed), kind)
