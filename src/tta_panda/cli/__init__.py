@@ -51,7 +51,7 @@ def main() -> None:
     """Entry point: errors of this package become one message and exit code 1."""
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_note  # type: ignore[assignment]
+            warnings.showwarning = _show_note
             app()
     except TtaPandaError as error:
         typer.echo(f"error: {error}", err=True)
