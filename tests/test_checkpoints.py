@@ -12,6 +12,7 @@ import open_clip
 import pytest
 import torch
 from conftest import TINY
+from model_zoo import save_transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -90,6 +91,16 @@ def test_a_malicious_pickle_in_a_directory_is_not_run(tiny_checkpoint, tmp_path)
     torch.save({"extra": Malicious(tmp_path / "executed")}, tiny_checkpoint / "open_clip_pytorch_model.bin")
     with pytest.raises(ModelLoadError, match="was not run"):
         load_model(str(tiny_checkpoint))
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_malicious_pickle_of_transformers_is_not_run(tmp_path):
+    pytest.importorskip("transformers")
+    directory = save_transformers("chinese_clip", tmp_path)
+    (directory / "model.safetensors").unlink()
+    torch.save({"logit_scale": Malicious(tmp_path / "executed")}, directory / "pytorch_model.bin")
+    with pytest.raises(ModelLoadError, match="Cannot load"):
+        load_model(str(directory))
     assert not (tmp_path / "executed").exists()
 
 

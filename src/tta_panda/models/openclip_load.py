@@ -30,7 +30,7 @@ def load_open_clip(name: ModelName, device: str = "cpu", precision: Precision = 
     if name.source.startswith(HUB):
         with _unfetchable_explained(name):
             file = Path(download_pretrained_from_hf(name.source.removeprefix(HUB)))
-            return create_open_clip(name.source, str(name), device, precision, file=file)
+        return create_open_clip(name.source, str(name), device, precision, file=file)
     if name.directory:
         return _load_directory(name.directory, device, precision)
     if open_clip.get_model_config(name.source) is None:
@@ -49,9 +49,9 @@ def load_open_clip(name: ModelName, device: str = "cpu", precision: Precision = 
     quick_gelu = tag_uses_quick_gelu(name)
     with _unfetchable_explained(name):
         file = Path(open_clip.download_pretrained(open_clip.get_pretrained_cfg(name.source, name.weights)))
-        return create_open_clip(
-            name.source, str(name), device, precision, tag=name.weights, file=file, force_quick_gelu=quick_gelu
-        )
+    return create_open_clip(
+        name.source, str(name), device, precision, tag=name.weights, file=file, force_quick_gelu=quick_gelu
+    )
 
 
 def create_open_clip(
@@ -144,10 +144,9 @@ def _unfetchable_explained(name: ModelName) -> Iterator[None]:
     """Say which file to bring, and what to type then, where published weights cannot be fetched."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # the hub, the network and the file system each have their own
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        reason = str(error) if isinstance(error, ModelLoadError) else f"Cannot fetch {name}: {reason}"
-        raise ModelLoadError(f"{reason}\n{_how_to_bring(name)}") from error
+        raise ModelLoadError(f"Cannot fetch {name}: {reason}\n{_how_to_bring(name)}") from error
 
 
 def _how_to_bring(name: ModelName) -> str:
