@@ -7,7 +7,7 @@ import sys
 import typer
 
 from tta_panda import __version__
-from tta_panda.cli import bench, corrupt, data, ls, report, run
+from tta_panda.cli import bench, corrupt, data, ls, report, run, views
 from tta_panda.errors import TtaPandaError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("bench")(bench.bench)
 app.command("report")(report.report)
 app.command("ls")(ls.ls)
 app.command("corrupt")(corrupt.corrupt)
+app.command("views")(views.views)
 app.add_typer(data.app, name="data")
 
 
