@@ -8,7 +8,7 @@ import warnings
 import typer
 
 from tta_panda import __version__
-from tta_panda.cli import bench, corrupt, data, doctor, ls, report, run
+from tta_panda.cli import bench, corrupt, data, doctor, ls, report, run, views
 from tta_panda.errors import TtaPandaError, TtaPandaWarning
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("report")(report.report)
 app.command("ls")(ls.ls)
 app.command("corrupt")(corrupt.corrupt)
 app.command("doctor")(doctor.doctor)
+app.command("views")(views.views)
 app.add_typer(data.app, name="data")
 
 

@@ -16,7 +16,7 @@ from tta_panda.models.base import Classifier, ImageModel
 from tta_panda.panda import Batch, Debiaser, Encoded, Panda, split_encoded
 from tta_panda.views import ViewKind, apply_view_plan, sample_view_plan
 
-IMAGES_PER_PASS = 256
+IMAGES_PER_PASS = 128
 """Views are made and encoded so many at a time: all views of a batch would be gigabytes."""
 
 
