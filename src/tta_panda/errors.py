@@ -53,14 +53,7 @@ class ModelLoadError(TtaPandaError):
 
 
 class MissingExtraError(TtaPandaError, ImportError):
-    """An optional package is not installed; the message is the command that installs it."""
-
-    def __init__(self, what: str, extra: str):
-        self._arguments = (what, extra)
-        super().__init__(f"{what} need a package that is not installed. Type: pip install 'tta-panda[{extra}]'")
-
-    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
-        return type(self), self._arguments
+    """An optional package is not installed; the message has the command that installs it."""
 
 
 class TtaPandaWarning(UserWarning):

@@ -12,4 +12,6 @@ TRANSFORMERS = "transformers"
 def require_transformers(what: str) -> None:
     """Raise `MissingExtraError` where the transformers library is not installed."""
     if importlib.util.find_spec(TRANSFORMERS) is None:
-        raise MissingExtraError(what, TRANSFORMERS)
+        raise MissingExtraError(
+            f"{what} need a package that is not installed. Type: pip install 'tta-panda[{TRANSFORMERS}]'"
+        )
