@@ -229,7 +229,7 @@ def test_weights_that_cannot_be_fetched_name_the_file_to_bring(tta_panda, monkey
     def unreachable(*_: object, **__: object) -> None:
         raise RuntimeError("the hub cannot be reached")
 
-    monkeypatch.setattr(open_clip, "create_model", unreachable)
+    monkeypatch.setattr(open_clip, "download_pretrained", unreachable)
     outcome = tta_panda("run", "--method", "clip", "--model", "ViT-B-32-quickgelu:openai", "--limit", "5")
     assert outcome.code == 1
     assert "the hub cannot be reached" in outcome.stderr
@@ -256,3 +256,90 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path):
 
 def test_brackets_in_what_a_user_types_are_printed(succeeded):
     assert "[/a]" in succeeded("ls", "corruptions", "[/a]")
+
+
+def test_methods_that_a_model_cannot_serve_are_named_and_the_others_run(tta_panda, tmp_path):
+    import timm
+    from safetensors.torch import save_file
+
+    save_file(timm.create_model("test_vit", num_classes=10).state_dict(), tmp_path / "vit.safetensors")
+    arguments = [
+        "run",
+        "--method",
+        "clip,tpt,tpt+panda,bat",
+        "--model",
+        f"timm:test_vit:{tmp_path / 'vit.safetensors'}",
+    ]
+    arguments += ["--data", "glyphs-val-c", "--corruption", "fog", "--limit", "5", "-o", tmp_path / "runs"]
+    outcome = tta_panda(*arguments, "--json")
+    assert outcome.code == 0, outcome.stderr
+    document = json.loads(outcome.stdout)
+    assert [row["method"] for row in document["rows"]] == ["clip"]
+    assert len(document["rows"][0]["weights_hash"]) == 16
+    assert document["unavailable"].keys() == {"tpt", "tpt+panda", "bat"}
+    assert "not run: tpt, tpt+panda: TPT tunes" in outcome.stderr
+    arguments[2] = "bat"
+    outcome = tta_panda(*arguments)
+    assert outcome.code == 1
+    assert "error: BAT adapts a text encoder" in outcome.stderr
+
+
+def test_precision_is_part_of_a_record(succeeded, tmp_path):
+    arguments = ["run", "--method", "clip+panda", "--corruption", "fog", *SMALL, "-o", tmp_path, "--json"]
+    (exact,) = json.loads(succeeded(*arguments))["rows"]
+    (half,) = json.loads(succeeded(*arguments, "--precision", "bf16"))["rows"]
+    assert (exact["precision"], half["precision"]) == ("fp32", "bf16")
+    assert exact["record"] != half["record"]
+    assert exact["weights_hash"] == half["weights_hash"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "cuda"], "The device 'cuda' cannot be used here"),
+        (["--precision", "fp8"], "Unknown precision 'fp8'"),
+        (["--model", "ViT-B-32:openai", "--pretrained", "openai"], "named twice"),
+    ],
+)
+def test_devices_and_weights_that_are_not_there_get_a_sentence(tta_panda, arguments, message):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    outcome = tta_panda("run", "--method", "clip", "--limit", "5", *arguments)
+    assert outcome.code == 1
+    assert message in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+def test_ls_models_has_sizes_and_what_is_here(succeeded):
+    (row,) = json.loads(succeeded("ls", "models", "ViT-B-32", "--json"))["rows"]
+    assert (row["parameters"], row["image_size"]) == (151277313, 224)
+    assert "openai" in row["weights"] and isinstance(row["here"], list)
+    printed = succeeded("ls", "models", "mini")
+    assert "embedded" in printed and " M" in printed
+
+
+def test_the_doctor_says_what_is_missing_and_what_to_type(succeeded, monkeypatch):
+    report = json.loads(succeeded("doctor", "--json"))
+    assert {"python", "torch", "open-clip-torch", "tta-panda"} <= report["versions"].keys()
+    assert {"cpu", "cuda", "mps", "--device auto"} <= report["devices"].keys()
+    assert {"hub cache", "open_clip cache", "open_clip weights here"} == report["folders"].keys()
+    from tta_panda.cli import doctor
+
+    monkeypatch.setattr(doctor, "_version", lambda package: None if package == "transformers" else "1")
+    printed = succeeded("doctor")
+    assert "pip install 'tta-panda[transformers]'" in printed
+    monkeypatch.setattr(doctor, "_version", lambda package: "1")
+    assert "Nothing is missing." in succeeded("doctor")
+
+
+def test_what_was_corrected_is_a_note(tta_panda, monkeypatch):
+    import open_clip
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise RuntimeError("the hub cannot be reached")
+
+    monkeypatch.setattr(open_clip, "download_pretrained", unreachable)
+    outcome = tta_panda("run", "--method", "clip", "--model", "ViT-B-32:openai", "--limit", "5")
+    assert "note: The weights 'openai' of ViT-B-32 run with QuickGELU, as they were trained." in outcome.stderr

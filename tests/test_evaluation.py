@@ -315,3 +315,16 @@ def test_panda_raises_accuracy_and_lowers_bias_on_noise(tmp_path):
     plain, panda = records[0::2], records[1::2]
     assert np.mean([r.accuracy for r in panda]) > np.mean([r.accuracy for r in plain])
     assert np.mean([r.l1 for r in panda]) < np.mean([r.l1 for r in plain])
+
+
+def test_a_worker_reports_methods_that_the_model_cannot_serve(tmp_path):
+    import timm
+    from safetensors.torch import save_file
+
+    save_file(timm.create_model("test_vit", num_classes=10).state_dict(), tmp_path / "vit.safetensors")
+    model = f"timm:test_vit:{tmp_path / 'vit.safetensors'}"
+    configs = plan_runs(["clip", "bat"], model=model, data="glyphs-val-c", corruptions=["clean"], limit=4)
+    run_module._start_worker(RunStore(tmp_path), None, "cpu", None, 1)
+    records, unavailable = run_module._run_task(configs)
+    assert [record.config.method for record in records] == ["clip"]
+    assert unavailable.keys() == {"bat"}

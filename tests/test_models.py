@@ -14,11 +14,13 @@ from torch import nn
 
 from tta_panda import ZeroShotClassifier, load_model
 from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
-from tta_panda.errors import InvalidInputError, ModelLoadError, UnknownNameError
+from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning, UnknownNameError
 from tta_panda.methods.adaptation import adaptable_copy
-from tta_panda.models import VisionLanguageModel, openclip, weights_digest
+from tta_panda.models import VisionLanguageModel, weights_digest
 from tta_panda.models.images import fit_images
 from tta_panda.models.mini import WEIGHTS, register_architecture
+from tta_panda.models.names import ModelName
+from tta_panda.models.quickgelu import tag_uses_quick_gelu
 
 
 def test_mini_is_small_and_reads_symbols(mini, mini_classifier):
@@ -100,7 +102,7 @@ def test_a_checkpoint_file_loads_into_a_named_architecture(tiny_checkpoint, tiny
     with pytest.raises(ModelLoadError, match="no checkpoint file"):
         load_model("tiny-test:absent/weights.safetensors")
     (tmp_path / "broken.safetensors").write_bytes(b"no weights")
-    with pytest.raises(ModelLoadError, match="Cannot load tiny-test"):
+    with pytest.raises(ModelLoadError, match=r"broken\.safetensors cannot be read as weights"):
         load_model(f"tiny-test:{tmp_path / 'broken.safetensors'}")
 
 
@@ -109,37 +111,44 @@ def activations(model) -> set[str]:
     return names & {"QuickGELU", "GELU"}
 
 
-@pytest.mark.parametrize("name", ["ViT-B-32", "ViT-B-32-quickgelu"])
-def test_openai_weights_run_with_quick_gelu_whatever_the_architecture_is_called(name, monkeypatch):
-    used = {}
+@pytest.fixture
+def published(tiny_checkpoint, tmp_path, monkeypatch):
+    """Architectures with and without QuickGELU, and weights that were published for both under the tag `openai`."""
+    weights = {"file": str(tiny_checkpoint / "open_clip_model.safetensors"), "quick_gelu": True}
+    for name in ("tiny-both", "tiny-both-quickgelu"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(TINY | {"quick_gelu": name.endswith("quickgelu")}))
+        open_clip.add_model_config(tmp_path / f"{name}.json")
+        monkeypatch.setitem(open_clip.pretrained._PRETRAINED, name, {"openai": weights})
 
-    def create_model(name, pretrained=None, **options):
-        used.update(options, pretrained=pretrained)
-        return original(name, pretrained=None, **options)
 
-    original = open_clip.create_model
-    monkeypatch.setattr(openclip.open_clip, "create_model", create_model)
-    model = load_model(f"{name}:openai")
-    assert used["pretrained"] == "openai"
-    assert activations(model.clip) == {"QuickGELU"}
-    assert model.image_size == 224
-    assert model.negative_patch_size == 32
+def test_openai_weights_run_with_quick_gelu_whatever_the_architecture_is_called(published):
+    with pytest.warns(TtaPandaWarning, match="'openai' of tiny-both run with QuickGELU"):
+        assert activations(load_model("tiny-both:openai").clip) == {"QuickGELU"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert activations(load_model("tiny-both-quickgelu:openai").clip) == {"QuickGELU"}
+
+
+def test_published_openai_tags_are_known_to_need_quick_gelu():
+    architectures = [name for name, tag in open_clip.list_pretrained() if tag == "openai"]
+    assert "ViT-B-32" in architectures and "RN50-quickgelu" in architectures
+    for name in architectures:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TtaPandaWarning)
+            assert tag_uses_quick_gelu(ModelName("open_clip", name, "openai"))
 
 
 def test_weights_trained_without_quick_gelu_are_refused_with_it(monkeypatch):
-    assert not openclip._tag_uses_quick_gelu("ViT-B-32", "laion2b_s34b_b79k")
+    assert not tag_uses_quick_gelu(ModelName("open_clip", "ViT-B-32", "laion2b_s34b_b79k"))
     published = open_clip.get_pretrained_cfg("ViT-B-32", "laion2b_s34b_b79k")
-    monkeypatch.setattr(openclip.open_clip, "get_pretrained_cfg", lambda *_: published)
+    monkeypatch.setattr(open_clip, "get_pretrained_cfg", lambda *_: published)
     with pytest.raises(ModelLoadError, match="use ViT-B-32:laion2b_s34b_b79k instead"):
         load_model("ViT-B-32-quickgelu:laion2b_s34b_b79k")
 
 
-def test_a_file_for_an_architecture_that_exists_with_both_activations_is_warned_of(tiny_checkpoint, tmp_path):
-    for name in ("tiny-both", "tiny-both-quickgelu"):
-        (tmp_path / f"{name}.json").write_text(json.dumps(TINY | {"quick_gelu": name.endswith("quickgelu")}))
-        open_clip.add_model_config(tmp_path / f"{name}.json")
+def test_a_file_for_an_architecture_that_exists_with_both_activations_is_warned_of(tiny_checkpoint, published):
     weights = tiny_checkpoint / "open_clip_model.safetensors"
-    with pytest.warns(UserWarning, match="tiny-both-quickgelu:"):
+    with pytest.warns(TtaPandaWarning, match="tiny-both-quickgelu:"):
         assert activations(load_model(f"tiny-both:{weights}").clip) == {"GELU"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -150,9 +159,12 @@ def test_unfetchable_weights_say_which_file_to_put_where(monkeypatch):
     def unreachable(*_, **__):
         raise RuntimeError("no route to the hub\nand much more")
 
-    monkeypatch.setattr(openclip.open_clip, "create_model", unreachable)
-    with pytest.raises(
-        ModelLoadError, match=r"(?s)no route to the hub\n.*open_clip_model.safetensors.*--model ViT-B-16-quickgelu:"
+    monkeypatch.setattr(open_clip, "download_pretrained", unreachable)
+    with (
+        pytest.warns(TtaPandaWarning),
+        pytest.raises(
+            ModelLoadError, match=r"(?s)no route to the hub\n.*open_clip_model.safetensors.*--model ViT-B-16-quickgelu:"
+        ),
     ):
         load_model("ViT-B-16:openai")
 
@@ -209,7 +221,7 @@ def test_an_adaptable_copy_shares_all_but_the_normalisation(tiny):
     assert twin.tokenizer is tiny.tokenizer
     mine, theirs = dict(tiny.named_parameters()), dict(twin.named_parameters())
     separate = {key for key in mine if mine[key] is not theirs[key]}
-    assert separate == {f"clip.visual.{key}" for key in adapted}
+    assert separate == {key.replace("image.", "clip.visual.", 1) for key in adapted}
     assert all(p.requires_grad for p in adapted.values())
 
 

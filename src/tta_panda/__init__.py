@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from tta_panda.methods.deyo import DeYO
     from tta_panda.methods.dmn import DMN
     from tta_panda.methods.eta import ETA
+    from tta_panda.methods.model_check import check_model
     from tta_panda.methods.sar import SAR
     from tta_panda.methods.tent import Tent
     from tta_panda.methods.tps import TPS
     from tta_panda.methods.tpt import TPT
     from tta_panda.methods.zero import Zero
-    from tta_panda.models import ZeroShotClassifier, load_model
+    from tta_panda.models import ZeroShotClassifier, load_model, make_classifier
     from tta_panda.panda import Panda
 
 __version__ = "0.1.0"
@@ -48,8 +49,10 @@ _PUBLIC = {
     "Tent": "tta_panda.methods.tent",
     "Zero": "tta_panda.methods.zero",
     "ZeroShotClassifier": "tta_panda.models",
+    "check_model": "tta_panda.methods.model_check",
     "load_data": "tta_panda.data",
     "load_model": "tta_panda.models",
+    "make_classifier": "tta_panda.models",
 }
 
 __all__ = [
@@ -67,8 +70,10 @@ __all__ = [
     "Zero",
     "ZeroShotClassifier",
     "__version__",
+    "check_model",
     "load_data",
     "load_model",
+    "make_classifier",
 ]
 
 

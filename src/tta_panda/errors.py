@@ -2,14 +2,16 @@
 
     TtaPandaError
     ├── InvalidInputError   an argument or an image is not what the call can work with      (also a ValueError)
+    │   └── UnsupportedModelError   a method needs something that the model does not offer
     ├── UnknownNameError    no method, model, data set, ... of that name is registered       (also a LookupError)
     ├── ModelLoadError      weights or a configuration cannot be found or do not fit
+    ├── MissingExtraError   an optional package is not installed                             (also an ImportError)
     ├── DataError           a data set is absent or its files are not what they should be
     ├── StoreError          results cannot be written or read back
     └── NumericalError      a computation gave NaN or infinity                               (also an ArithmeticError)
 
 A message names the value that came in, the values that would do, and how to go on. The command line prints it without
-a traceback.
+a traceback. What is worth knowing but stops nothing is a `TtaPandaWarning`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ class TtaPandaError(Exception):
 
 class InvalidInputError(TtaPandaError, ValueError):
     """An argument or an image is not what the call can work with."""
+
+
+class UnsupportedModelError(InvalidInputError):
+    """A method needs something that this model does not offer; other methods may run with it."""
 
 
 class UnknownNameError(TtaPandaError, LookupError):
@@ -44,6 +50,14 @@ class UnknownNameError(TtaPandaError, LookupError):
 
 class ModelLoadError(TtaPandaError):
     """Weights or a configuration cannot be found, or do not fit together."""
+
+
+class MissingExtraError(TtaPandaError, ImportError):
+    """An optional package is not installed; the message has the command that installs it."""
+
+
+class TtaPandaWarning(UserWarning):
+    """Something was done that the user should know of. The command line prints it as a note."""
 
 
 class DataError(TtaPandaError):

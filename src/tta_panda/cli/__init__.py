@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import typer
 
 from tta_panda import __version__
-from tta_panda.cli import bench, corrupt, data, ls, report, reproduce, run
-from tta_panda.errors import TtaPandaError
+from tta_panda.cli import bench, corrupt, data, doctor, ls, report, reproduce, run, views
+from tta_panda.errors import TtaPandaError, TtaPandaWarning
 
 app = typer.Typer(
     name="tta-panda",
@@ -24,6 +25,8 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
 app.command("ls")(ls.ls)
 app.command("corrupt")(corrupt.corrupt)
+app.command("doctor")(doctor.doctor)
+app.command("views")(views.views)
 app.add_typer(data.app, name="data")
 
 
@@ -40,10 +43,18 @@ def _callback(
     pass
 
 
+def _show_note(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    """What this package wants to be known; warnings of other libraries are for their developers."""
+    if issubclass(category, TtaPandaWarning):
+        typer.echo(f"note: {message}", err=True)
+
+
 def main() -> None:
     """Entry point: errors of this package become one message and exit code 1."""
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_note
+            app()
     except TtaPandaError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)

@@ -23,10 +23,17 @@ def bench(
     from tta_panda.reporting.tables import result_tables
     from tta_panda.reporting.terminal import print_results
 
-    records, finished = request.run(with_and_without_panda(methods))
+    outcome = request.run(with_and_without_panda(methods))
+    outcome.report_unavailable()
+    records, finished = outcome.records, outcome.finished
     page = write_report(records, request.output / "report.html")
     if as_json:
-        print_json([record.row() for record in records], skipped=finished, report=str(page))
+        print_json(
+            [record.row() for record in records],
+            skipped=finished,
+            unavailable=outcome.unavailable,
+            report=str(page),
+        )
         return
     console = make_console()
     for table in result_tables(records):

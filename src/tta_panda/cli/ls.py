@@ -24,19 +24,26 @@ def ls(
     """List methods (with their options), models, data sets, presets of the paper, its experiments, or corruptions."""
     if kind not in _KINDS:
         raise UnknownNameError("kind of list", kind, _KINDS)
-    rows = [row for row in _KINDS[kind]() if fnmatch.fnmatchcase(row["name"], pattern)]
+    rows = [row for row in _KINDS[kind](pattern) if fnmatch.fnmatchcase(row["name"], pattern)]
     if as_json:
         print_json(rows)
         return
 
     console = make_console()
     if rows:
-        print_rows(console, rows)
+        print_rows(console, [{key: _short(key, value) for key, value in row.items()} for row in rows])
     else:
         console.print(f"No {kind} match {pattern!r}.")
 
 
-def _methods() -> Rows:
+def _short(key: str, value: Any) -> Any:
+    """Numbers of parameters in millions, and a dash for what is not known."""
+    if key != "parameters":
+        return value
+    return "-" if value is None else f"{value / 1e6:,.1f} M"
+
+
+def _methods(_pattern: str) -> Rows:
     from tta_panda.methods import METHODS, PANDA_SUFFIX, MethodName
     from tta_panda.methods.options import default_options, panda_options
 
@@ -44,22 +51,19 @@ def _methods() -> Rows:
     return [*plain, {"name": f"NAME+{PANDA_SUFFIX}", "options": panda_options()}]
 
 
-def _models() -> Rows:
-    import open_clip
+def _models(pattern: str) -> Rows:
+    from tta_panda.models.catalogue import list_models
 
-    published = [
-        {"name": name, "weights": open_clip.list_pretrained_tags_by_model(name)} for name in open_clip.list_models()
-    ]
-    return [{"name": "mini", "weights": ["embedded"]}, *published]
+    return [listing._asdict() for listing in list_models(pattern)]
 
 
-def _data() -> Rows:
+def _data(_pattern: str) -> Rows:
     from tta_panda.data import DATASETS
 
     return [{"name": name, "about": DATASETS.get(name).__doc__ or ""} for name in DATASETS]
 
 
-def _presets() -> Rows:
+def _presets(_pattern: str) -> Rows:
     from tta_panda.evaluation.presets import PRESETS
 
     return [
@@ -69,7 +73,7 @@ def _presets() -> Rows:
     ]
 
 
-def _experiments() -> Rows:
+def _experiments(_pattern: str) -> Rows:
     from tta_panda.experiments import EXPERIMENTS
     from tta_panda.experiments.setup import QUICK_SEEDS, Setup
 
@@ -85,14 +89,14 @@ def _experiments() -> Rows:
     return rows
 
 
-def _corruptions() -> Rows:
+def _corruptions(_pattern: str) -> Rows:
     from tta_panda.data.corruptions import EXTRA_CORRUPTIONS, GROUPS
 
     groups = {**GROUPS, "extra": EXTRA_CORRUPTIONS}
     return [{"name": name, "group": group} for group, names in groups.items() for name in names]
 
 
-_KINDS: dict[str, Callable[[], Rows]] = {
+_KINDS: dict[str, Callable[[str], Rows]] = {
     "methods": _methods,
     "models": _models,
     "data": _data,

@@ -62,6 +62,7 @@ class ReproduceRequest(BenchmarkRequest):
             limit=self.limit,
             beta=_parse_beta(self.beta) if self.beta else "paper" if preset else "auto",
             quick=self.quick,
+            precision=self.precision,
             preprocess=self.preprocess,
             image_list=self.image_list,
             data_root=self.data_root,
@@ -93,7 +94,10 @@ def reproduce(
     if dry_run:
         _print_plan(works, as_json)
         return
-    existed = sum(run_with_progress(work.runner, work.runs)[1] for work in works)
+    outcomes = [run_with_progress(work.runner, work.runs) for work in works]
+    for outcome in outcomes:
+        outcome.report_unavailable()
+    existed = sum(outcome.finished for outcome in outcomes)
     reproductions = _lay_out(experiments, setup, works, request.output)
     page = request.output / ("report.html" if len(chosen) > 1 else f"{chosen[0]}/report.html")
     write_page(page, render_reproductions(setup, reproductions))
@@ -102,7 +106,7 @@ def reproduce(
         rows = [_json_row(each, request.output) for each in reproductions]
         print_json(rows, runs=count, skipped=existed, report=str(page))
         return
-    _print_results(setup, reproductions)
+    _print_results(setup, reproductions, {name for outcome in outcomes for name in outcome.unavailable})
     suffix = f" ({existed} of {count} runs existed already)" if existed else ""
     typer.echo(f"\nReport: {page}{suffix}")
 
@@ -130,16 +134,18 @@ def _lay_out(
     return reproductions
 
 
-def _print_results(setup: Setup, reproductions: list[Reproduction]) -> None:
+def _print_results(setup: Setup, reproductions: list[Reproduction], unavailable: set[str]) -> None:
     from tta_panda.reporting.terminal import print_experiment
 
     console = make_console()
     console.print(str(setup))
     for each in reproductions:
         print_experiment(console, f"{each.name}: {each.experiment.title}", each.result)
-    # Everything was run; what has no record gave no numbers.
-    diverged = {config.key: config for each in reproductions for config in each.runs if config.key not in each.records}
-    for config in diverged.values():
+    missing = {config.key: config for each in reproductions for config in each.runs if config.key not in each.records}
+    for config in missing.values():
+        if str(config.method_name) in unavailable:
+            continue
+        # It was run, and has no record, so it gave no numbers.
         console.print(f"Diverged, so left out: {config.method_name} on {config.corruption}, {config.options}")
 
 

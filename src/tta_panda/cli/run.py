@@ -24,9 +24,11 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run methods on corruptions. A run whose record exists is not run again."""
-    records, finished = request.run(with_and_without_panda("all") if method == "all" else words(method))
+    outcome = request.run(with_and_without_panda("all") if method == "all" else words(method))
+    outcome.report_unavailable()
+    records, finished = outcome.records, outcome.finished
     if as_json:
-        print_json([record.row() for record in records], skipped=finished)
+        print_json([record.row() for record in records], skipped=finished, unavailable=outcome.unavailable)
         return
     console = make_console()
     console.print(_table(records))

@@ -7,18 +7,31 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from tta_panda.cli.common import make_progress, numbers, words
-from tta_panda.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from tta_panda.evaluation.presets import Preset
     from tta_panda.evaluation.record import RunConfig, RunRecord
     from tta_panda.evaluation.run import Runner
     from tta_panda.evaluation.store import RunStore
+
+
+class Outcome(NamedTuple):
+    """What came of a request."""
+
+    records: list[RunRecord]
+    finished: int  # records that had been made before
+    unavailable: dict[str, str]  # methods that the model cannot serve, and why
+
+    def report_unavailable(self) -> None:
+        """Say on stderr which methods were left out, the reason once for all that share it."""
+        for reason in dict.fromkeys(self.unavailable.values()):
+            names = [name for name, why in self.unavailable.items() if why == reason]
+            typer.echo(f"not run: {', '.join(names)}: {reason}", err=True)
 
 
 @dataclass(frozen=True)
@@ -32,7 +45,8 @@ class BenchmarkRequest:
         str | None,
         typer.Option(
             "--model",
-            help="mini, ARCHITECTURE:TAG or ARCHITECTURE:FILE (open_clip), or a directory.",
+            help="mini, ARCHITECTURE:TAG or ARCHITECTURE:FILE (open_clip), hf-hub:NAME, transformers:NAME, timm:NAME, "
+            "or a directory.",
             show_default="the preset's, or mini",
         ),
     ] = None
@@ -54,20 +68,25 @@ class BenchmarkRequest:
     protocol: Annotated[
         str, typer.Option("--protocol", help="paper: as the paper says; reference: as its authors' code does.")
     ] = "paper"
-    device: Annotated[str, typer.Option("--device", help="Where the model runs, as torch names it.")] = "cpu"
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or mps; auto: the best of them that is here.")] = (
+        "auto"
+    )
+    precision: Annotated[
+        str, typer.Option("--precision", help="Of the encoders: fp32, bf16 or fp16; all else is in fp32.")
+    ] = "fp32"
     workers: Annotated[
         int | None, typer.Option("--workers", help="Processes to spread the runs over.", show_default="by size")
     ] = None
 
     def model_name(self, preset: Preset | None) -> str:
         """The model with its weights."""
+        from tta_panda.models import parse_model_name
+
         model, pretrained = self.model, self.pretrained
         if model is None and preset is not None:
             model, pretrained = preset.model, pretrained or preset.pretrained
         model = model or "mini"
-        if pretrained and ":" in model:
-            raise InvalidInputError(f"The weights are named twice: --model {model} --pretrained {pretrained}.")
-        return f"{model}:{pretrained}" if pretrained else model
+        return str(parse_model_name(model, pretrained)) if pretrained else model
 
     def data_name(self, preset: Preset | None) -> str:
         return self.data or (preset.data if preset else "glyphs-c")
@@ -75,9 +94,11 @@ class BenchmarkRequest:
     def runner(self, store: RunStore, configs: Sequence[RunConfig]) -> Runner:
         """What makes the records of these runs."""
         from tta_panda.evaluation.run import Runner, default_workers
+        from tta_panda.models.devices import resolve_device
 
-        workers = self.workers or default_workers(configs, self.device)
-        return Runner(store, self.data_root, self.device, self.image_list, workers)
+        device = resolve_device(self.device)
+        workers = self.workers or default_workers(configs, device)
+        return Runner(store, self.data_root, device, self.image_list, workers)
 
 
 @dataclass(frozen=True)
@@ -108,6 +129,7 @@ class RunRequest(BenchmarkRequest):
             data=self.data_name(preset),
             preset=preset,
             protocol=self.protocol,
+            precision=self.precision,
             corruptions=words(self.corruption),
             severities=numbers(self.severity),
             seeds=numbers(self.seed),
@@ -119,16 +141,16 @@ class RunRequest(BenchmarkRequest):
             settings=dict(parse_setting(text) for text in self.settings or []),
         )
 
-    def run(self, methods: Sequence[str]) -> tuple[list[RunRecord], int]:
-        """Records of all these runs, with progress on stderr, and how many of them had been made before."""
+    def run(self, methods: Sequence[str]) -> Outcome:
+        """Make all these runs, with progress on stderr."""
         from tta_panda.evaluation.store import RunStore
 
         configs = self.configs(methods)
         return run_with_progress(self.runner(RunStore(self.output), configs), configs)
 
 
-def run_with_progress(runner: Runner, configs: Sequence[RunConfig]) -> tuple[list[RunRecord], int]:
-    """The records of these runs, with progress on stderr, and how many of them had been made before."""
+def run_with_progress(runner: Runner, configs: Sequence[RunConfig]) -> Outcome:
+    """Make these runs, with progress on stderr."""
     store = runner.store
     store.prepare()
     finished = len(store.existing(configs))
@@ -142,7 +164,7 @@ def run_with_progress(runner: Runner, configs: Sequence[RunConfig]) -> tuple[lis
                 description = f"{running[0].corruption}: {names}"
                 progress.update(task, description=description, advance=share * len(running))
 
-            return runner.run(configs, advance), finished
+            return Outcome(runner.run(configs, advance), finished, runner.unavailable)
     except KeyboardInterrupt:
         message = f"Interrupted. Finished runs are in {store.root}; the same command goes on from there."
         typer.echo(message, err=True)

@@ -79,6 +79,7 @@ def _measure(count: int, kind: str, seed: int, size: int, as_json: bool) -> None
     print_rows(make_console(), rows)
     typer.echo(
         f"{facts['ratio']:.1f} times as fast, for {facts['images']} images of {size}x{size} px with {count} views each "
-        f"({kind}), on {facts['threads']} thread(s). Of all values, {facts['share of values that differ']:.4%} differ, "
+        f"({kind}), on {facts['threads']} thread(s); {facts['ratio of processor time']:.1f} times by processor time. "
+        f"Of all values, {facts['share of values that differ']:.4%} differ, "
         f"by up to {facts['largest difference of 255']:.2f} of 255."
     )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tta_panda.errors import DataError, InvalidInputError
+from tta_panda.framing import Framing
 
 CLEAN = "clean"
 """The domain without corruption; its severity is 0."""
@@ -35,7 +36,7 @@ class Dataset(Protocol):
 
     def __len__(self) -> int: ...
 
-    def images_at(self, indices: Indices, fit: int | None = None) -> NDArray[np.uint8]:
+    def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
         """Images (B, H, W, 3); with `fit`, each one resized and cropped by Pillow to that many pixels a side."""
 
     def head(self, limit: int | None) -> Self:
@@ -61,7 +62,7 @@ class ImageDataset:
     def __len__(self) -> int:
         return len(self.images)
 
-    def images_at(self, indices: Indices, fit: int | None = None) -> NDArray[np.uint8]:
+    def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
         images = np.ascontiguousarray(self.images[indices])
         if fit is None:
             return images

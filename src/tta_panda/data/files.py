@@ -17,6 +17,7 @@ from PIL import Image
 from tta_panda.data.dataset import UNLABELLED, Indices, Labels, check_labels, checked_limit
 from tta_panda.data.fit import fit_picture
 from tta_panda.errors import DataError
+from tta_panda.framing import Framing
 
 SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
@@ -40,7 +41,7 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def images_at(self, indices: Indices, fit: int | None = None) -> NDArray[np.uint8]:
+    def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
         with ThreadPoolExecutor(min(_THREADS, max(1, len(indices)))) as pool:
             images = list(pool.map(partial(read_image, fit=fit), (self.paths[index] for index in indices)))
         sizes = {image.shape[:2] for image in images}
@@ -62,7 +63,7 @@ class ImageFiles:
         return replace(self, paths=tuple(self.paths[index] for index in indices), labels=self.labels[indices])
 
 
-def read_image(path: Path, fit: int | None = None) -> NDArray[np.uint8]:
+def read_image(path: Path, fit: int | Framing | None = None) -> NDArray[np.uint8]:
     """One image (H, W, 3), with `fit` brought to that many pixels a side."""
     try:
         with Image.open(path) as picture:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tta_panda.data.dataset import Dataset, Indices
 from tta_panda.errors import DataError, InvalidInputError
+from tta_panda.framing import Framing
 
 Batch = tuple[Tensor, Tensor]
 
@@ -19,10 +20,11 @@ class Stream:
     """Shuffled batches of (images uint8 (B, 3, H, W), labels (B,)); the last one may be short.
 
     The order depends on `seed` and the number of images only, so every method sees the same stream. With `fit`, images
-    are resized and cropped one by one with Pillow to that many pixels a side, as image files of several sizes need.
+    are resized and cropped one by one with Pillow, to that many pixels a side or as a model's framing says; image files
+    of several sizes need it.
     """
 
-    def __init__(self, dataset: Dataset, batch_size: int, seed: int, fit: int | None = None):
+    def __init__(self, dataset: Dataset, batch_size: int, seed: int, fit: int | Framing | None = None):
         if batch_size < 1:
             raise InvalidInputError(f"batch_size must be at least 1, got {batch_size}.")
         if len(dataset) == 0:

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from tta_panda.data.stream import Stream
+from tta_panda.errors import UnsupportedModelError
 from tta_panda.evaluation.record import RunConfig
 from tta_panda.evaluation.run import Runner, by_domain
 from tta_panda.methods import METHODS
 from tta_panda.methods.base import TrainedMethod
 from tta_panda.methods.options import build_method
-from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.models.base import Classifier
 
 _IMAGES, _IMAGES_WITH_VIEWS, _VIEWS = 20, 4, 4
 
@@ -24,7 +25,7 @@ _IMAGES, _IMAGES_WITH_VIEWS, _VIEWS = 20, 4, 4
 class Calibration:
     """Seconds that one image takes with each method, measured when asked for, on this machine."""
 
-    def __init__(self, classifier: ZeroShotClassifier, images: Tensor):
+    def __init__(self, classifier: Classifier, images: Tensor):
         self.classifier = classifier
         self.images = images
         self.measured: dict[tuple[str, bool], float] = {}
@@ -33,14 +34,20 @@ class Calibration:
         """An image with its negatives, if any; of views there are at most four."""
         key = config.method, config.panda
         if key not in self.measured:
-            options = {**config.options, "views": min(_VIEWS, _views(config))} if _views(config) else config.options
-            method = build_method(config.method_name, self.classifier, options, config.seed)
-            images = self.images[: _IMAGES_WITH_VIEWS if _views(config) else _IMAGES]
-            method.adapt(images)
-            start = time.perf_counter()
-            method.adapt(images)
-            self.measured[key] = (time.perf_counter() - start) / len(images)
+            self.measured[key] = self._measure(config)
         return self.measured[key]
+
+    def _measure(self, config: RunConfig) -> float:
+        options = {**config.options, "views": min(_VIEWS, _views(config))} if _views(config) else config.options
+        try:
+            method = build_method(config.method_name, self.classifier, options, config.seed)
+        except UnsupportedModelError:
+            return 0.0  # it will not be run
+        images = self.images[: _IMAGES_WITH_VIEWS if _views(config) else _IMAGES]
+        method.adapt(images)
+        start = time.perf_counter()
+        method.adapt(images)
+        return (time.perf_counter() - start) / len(images)
 
     def encoding(self, config: RunConfig) -> float:
         """An image through the encoder, and no more."""
@@ -74,8 +81,8 @@ def estimate_seconds(configs: Sequence[RunConfig], runner: Runner) -> float:
     try:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // runner.workers))
         dataset, classifier = runner.prepare(configs[0])
-        fit = classifier.model.image_size if configs[0].preprocess == "exact" else None
-        images, _ = next(iter(Stream(dataset, _IMAGES, 0, fit)))
+        framing = getattr(classifier.model, "framing", classifier.model.image_size)
+        images, _ = next(iter(Stream(dataset, _IMAGES, 0, framing if configs[0].preprocess == "exact" else None)))
         calibration = Calibration(classifier, images)
         whole = len(dataset.head(None)) if configs[0].limit is None else None
         return (

@@ -17,6 +17,7 @@ from tta_panda.evaluation.record import RunConfig
 from tta_panda.methods import MethodName, parse_method
 from tta_panda.methods.options import default_options, protocol_options, resolve_options
 from tta_panda.models import weights_digest
+from tta_panda.models.devices import check_precision
 
 ALL = "all"
 PREPROCESSING: tuple[str, ...] = get_args(RunConfig.model_fields["preprocess"].annotation)
@@ -37,6 +38,7 @@ def plan_runs(
     data_root: Path | None = None,
     preset: Preset | None = None,
     protocol: str = "paper",
+    precision: str = "fp32",
     settings: Mapping[str, Any] | None = None,
 ) -> list[RunConfig]:
     """Configurations domain by domain, so that runs that share data and encoder passes stand together.
@@ -45,6 +47,7 @@ def plan_runs(
     before what the preset says, and that before what the protocol and the methods' defaults say.
     """
     _check(data, batch_size, preprocess, seeds)
+    check_precision(precision)
     options = _options_per_method(methods, settings or {}, preset, protocol)
     shared = {
         "model": model,
@@ -54,6 +57,7 @@ def plan_runs(
         "limit": limit,
         "preprocess": "exact" if data in IMAGE_FILE_DATASETS else preprocess,  # files of any size are fitted one by one
         "image_list": list_digest(read_image_list(image_list)) if image_list else None,
+        "precision": precision,
     }
     domains = _domains(corruptions, severities)
     fingerprints = {domain: data_fingerprint(data, data_root, *domain) for domain in domains}

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tta_panda.evaluation.metrics import Tally
 from tta_panda.methods import MethodName
 from tta_panda.methods.passes import EncoderPasses
+from tta_panda.models.devices import Precision
 
 FORMAT = 3
 
@@ -43,6 +44,8 @@ class RunConfig(BaseModel):
     """Digest of the list of images that the run was restricted to."""
     data_fingerprint: str | None = None
     """What tells the data from others of the same name, where the name does not say it all."""
+    precision: Precision = "fp32"
+    """What the encoders compute in."""
 
     @property
     def method_name(self) -> MethodName:
@@ -50,8 +53,12 @@ class RunConfig(BaseModel):
 
     @property
     def key(self) -> str:
-        """Stable over processes and platforms: a hash of the canonical JSON of all fields."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """Stable over processes, platforms and versions: a hash of the canonical JSON of all fields.
+
+        Fields that came later are left out where they hold their defaults, so that earlier records keep their names.
+        """
+        later = {name for name in ("precision",) if getattr(self, name) == type(self).model_fields[name].default}
+        canonical = json.dumps(self.model_dump(mode="json", exclude=later), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:20]
 
 
@@ -91,6 +98,8 @@ class RunRecord(BaseModel):
 
     format: int = FORMAT
     config: RunConfig
+    weights_hash: str | None = None
+    """Of the weights as they were loaded, whatever names them; None in records from before there was one."""
     samples: int
     accuracy: float = Field(ge=0, le=1)
     accuracy_stderr: float
@@ -137,6 +146,7 @@ class RunRecord(BaseModel):
             "seconds": self.seconds,
             "images_per_second": self.images_per_second,
             "peak_memory": self.peak_memory,
+            "weights_hash": self.weights_hash,
             "options": options,
             "record": self.config.key,
         }
@@ -144,7 +154,16 @@ class RunRecord(BaseModel):
 
 def describe_environment(device: str) -> dict[str, str]:
     """Versions that the numbers may depend on."""
-    packages = ("tta-panda", "torch", "open_clip_torch", "numpy", "opencv-python-headless", "pillow")
+    packages = (
+        "tta-panda",
+        "torch",
+        "open_clip_torch",
+        "timm",
+        "transformers",
+        "numpy",
+        "opencv-python-headless",
+        "pillow",
+    )
     versions = {package: metadata.version(package) for package in packages if _is_installed(package)}
     return {"python": platform.python_version(), "platform": platform.machine(), "device": device, **versions}
 

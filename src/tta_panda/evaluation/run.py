@@ -7,19 +7,24 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import cast
+
+from torch import nn
 
 from tta_panda.data import load_data
 from tta_panda.data.dataset import UNLABELLED, Dataset
 from tta_panda.data.stream import Stream
 from tta_panda.data.workers import worker_pool
-from tta_panda.errors import DataError, NumericalError
+from tta_panda.errors import DataError, NumericalError, UnsupportedModelError
 from tta_panda.evaluation.loop import Evaluation, evaluate, shared_passes
 from tta_panda.evaluation.record import PassesPerBatch, RunConfig, RunRecord, Tenth, describe_environment
 from tta_panda.evaluation.store import RunStore
 from tta_panda.methods import METHODS
-from tta_panda.methods.base import TrainedMethod
+from tta_panda.methods.base import Method, TrainedMethod
 from tta_panda.methods.options import build_method
-from tta_panda.models import VisionLanguageModel, ZeroShotClassifier, load_model
+from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
+from tta_panda.models.checkpoints import weights_hash
+from tta_panda.models.devices import Precision
 
 Advance = Callable[[Sequence[RunConfig], float], None]
 """Called with the runs that took part in something and the share of their stream that it was."""
@@ -33,6 +38,20 @@ def default_workers(configs: Sequence[RunConfig], device: str) -> int:
         return 1
     images = sum(config.limit or 1000 for config in configs)
     return max(1, min(os.cpu_count() or 1, images // IMAGES_WORTH_A_PROCESS))
+
+
+class _Loaded:
+    """A model, the hash of its weights, and its classifiers by class names."""
+
+    def __init__(self, model: ImageModel):
+        self.model = model
+        self.weights_hash = weights_hash(cast(nn.Module, model))
+        self._classifiers: dict[tuple[str, ...], Classifier] = {}
+
+    def classifier(self, class_names: tuple[str, ...]) -> Classifier:
+        if class_names not in self._classifiers:
+            self._classifiers[class_names] = make_classifier(self.model, class_names)
+        return self._classifiers[class_names]
 
 
 class Runner:
@@ -65,17 +84,24 @@ class Runner:
         self.workers = workers
         self.alone = alone
         self.skip_diverged = skip_diverged
-        self._models: dict[str, VisionLanguageModel] = {}
-        self._classifiers: dict[tuple[str, tuple[str, ...]], ZeroShotClassifier] = {}
+        self.unavailable: dict[str, str] = {}  # methods of the last run that the model cannot serve, and why
+        self._loaded: dict[tuple[str, Precision], _Loaded] = {}
         self._last_data: tuple[object, Dataset] | None = None
 
     def run(self, configs: Sequence[RunConfig], advance: Advance = lambda _configs, _share: None) -> list[RunRecord]:
-        """Records of the configurations, in their order. What is finished is saved at once."""
+        """Records of the configurations, in their order. What is finished is saved at once.
+
+        Methods that need something that the model does not offer are left out and named in `unavailable`; that all of
+        them do is an error.
+        """
+        self.unavailable = {}
         self.store.prepare()
         records = self.store.existing(configs)
         missing = [config for config in configs if config.key not in records]
         work = self._run_apart(missing, advance) if self.workers > 1 else self._run_here(missing, advance)
         records |= {record.config.key: record for record in work}
+        if self.unavailable and not records:
+            raise UnsupportedModelError("\n".join(dict.fromkeys(self.unavailable.values())))
         return [records[config.key] for config in configs if config.key in records]
 
     def _run_here(self, configs: Sequence[RunConfig], advance: Advance) -> Iterator[RunRecord]:
@@ -87,18 +113,19 @@ class Runner:
         tasks = [task for domain in by_domain(configs) for task in _apart(domain)]
         threads = max(1, (os.cpu_count() or 1) // self.workers)
         worker = copy.copy(self)
-        worker.workers, worker._models, worker._classifiers, worker._last_data = 1, {}, {}, None
+        worker.workers, worker._loaded, worker._last_data = 1, {}, None
         with worker_pool(min(self.workers, len(tasks)) or 1, _start_worker, (worker, threads)) as spread:
-            for task, records in zip(tasks, spread(_run_task, tasks), strict=True):
+            for task, (records, unavailable) in zip(tasks, spread(_run_task, tasks), strict=True):
                 advance(task, 1.0)
+                self.unavailable |= unavailable
                 yield from records
 
     def _run_domain(self, configs: Sequence[RunConfig], advance: Advance) -> Iterable[RunRecord]:
         first = configs[0]
         dataset, classifier = self.prepare(first)
-        fit = classifier.model.image_size if first.preprocess == "exact" else None
-        stream = Stream(dataset, first.batch_size, first.seed, fit)
-        methods = [build_method(c.method_name, classifier, c.options, c.seed) for c in configs]
+        framing = getattr(classifier.model, "framing", classifier.model.image_size)
+        stream = Stream(dataset, first.batch_size, first.seed, framing if first.preprocess == "exact" else None)
+        configs, methods = self._build(configs, classifier, advance)
         for group in [[i] for i in range(len(methods))] if self.alone else shared_passes(methods):
             members = [configs[i] for i in group]
             report = functools.partial(advance, members)
@@ -109,17 +136,17 @@ class Runner:
                     raise
                 continue
             for config, evaluation in zip(members, evaluations, strict=True):
-                record = self._record(config, evaluation, dataset)
+                record = self._record(config, evaluation, dataset, self._load(first).weights_hash)
                 self.store.save(record)
                 yield record
 
-    def prepare(self, config: RunConfig) -> tuple[Dataset, ZeroShotClassifier]:
+    def prepare(self, config: RunConfig) -> tuple[Dataset, Classifier]:
         """What a run works on, and with."""
         key = config.data, config.corruption, config.severity, config.limit, config.image_list
         if self._last_data is None or self._last_data[0] != key:  # runs come domain by domain
             self._last_data = key, self._data(config)
         dataset = self._last_data[1]
-        return dataset, self._classifier(config.model, dataset)
+        return dataset, self._load(config).classifier(dataset.class_names)
 
     def _data(self, config: RunConfig) -> Dataset:
         dataset = load_data(
@@ -137,18 +164,30 @@ class Runner:
             )
         return dataset
 
-    def _classifier(self, model: str, dataset: Dataset) -> ZeroShotClassifier:
-        if model not in self._models:
-            self._models[model] = load_model(model, device=self.device)
-        key = (model, dataset.class_names)
-        if key not in self._classifiers:
-            self._classifiers[key] = ZeroShotClassifier(self._models[model], dataset.class_names)
-        return self._classifiers[key]
+    def _load(self, config: RunConfig) -> _Loaded:
+        key = (config.model, config.precision)
+        if key not in self._loaded:
+            self._loaded[key] = _Loaded(load_model(config.model, device=self.device, precision=config.precision))
+        return self._loaded[key]
 
-    def _record(self, config: RunConfig, evaluation: Evaluation, dataset: Dataset) -> RunRecord:
+    def _build(
+        self, configs: Sequence[RunConfig], classifier: Classifier, advance: Advance
+    ) -> tuple[list[RunConfig], list[Method]]:
+        """The methods of those configurations that the model can serve."""
+        built: list[tuple[RunConfig, Method]] = []
+        for config in configs:
+            try:
+                built.append((config, build_method(config.method_name, classifier, config.options, config.seed)))
+            except UnsupportedModelError as error:
+                self.unavailable[str(config.method_name)] = str(error)
+                advance([config], 1.0)
+        return [config for config, _ in built], [method for _, method in built]
+
+    def _record(self, config: RunConfig, evaluation: Evaluation, dataset: Dataset, weights: str) -> RunRecord:
         tally, betas, recalls = evaluation.tally, evaluation.betas, evaluation.tally.recalls
         return RunRecord(
             config=config,
+            weights_hash=weights,
             samples=tally.samples,
             accuracy=tally.accuracy,
             accuracy_stderr=tally.accuracy_stderr,
@@ -199,5 +238,6 @@ def _start_worker(runner: Runner, threads: int) -> None:
     _worker = runner
 
 
-def _run_task(configs: Sequence[RunConfig]) -> list[RunRecord]:
-    return _worker.run(configs)
+def _run_task(configs: Sequence[RunConfig]) -> tuple[list[RunRecord], dict[str, str]]:
+    _worker.unavailable = {}
+    return list(_worker._run_here(configs, lambda _configs, _share: None)), _worker.unavailable

@@ -64,6 +64,7 @@ class Setup:
     limit: int | None = None
     beta: Beta = "auto"
     quick: bool = False
+    precision: str = "fp32"
     preprocess: str = "batched"
     image_list: Path | None = None
     data_root: Path | None = None
@@ -142,6 +143,7 @@ class Setup:
                 corruptions=[CLEAN, *CORRUPTIONS],
                 seeds=self.seeds,
                 limit=self.limit,
+                precision=self.precision,
                 preprocess=self.preprocess,
                 image_list=self.image_list,
                 data_root=self.data_root,

@@ -8,12 +8,20 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
-from tta_panda.errors import InvalidInputError
-from tta_panda.models.base import VisionLanguageModel
+from tta_panda.errors import InvalidInputError, UnsupportedModelError
+from tta_panda.models.base import ImageModel, VisionLanguageModel
 
-NORMALISATION_LAYERS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
+NORMALISATION_LAYERS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
-Model = TypeVar("Model", bound=VisionLanguageModel)
+Model = TypeVar("Model", bound=ImageModel)
+
+
+def is_normalisation(layer: nn.Module) -> bool:
+    """A layer of a kind that torch has, or one that is called so and scales and shifts channels."""
+    if isinstance(layer, NORMALISATION_LAYERS):
+        return True
+    own = list(layer.parameters(recurse=False))
+    return "norm" in type(layer).__name__.lower() and bool(own) and all(parameter.ndim == 1 for parameter in own)
 
 
 def normalisation_parameters(module: nn.Module, skip_last_blocks: int = 0) -> dict[str, nn.Parameter]:
@@ -28,7 +36,7 @@ def normalisation_parameters(module: nn.Module, skip_last_blocks: int = 0) -> di
     for prefix, layer in module.named_modules():
         if prefix == first_skipped:
             break
-        if isinstance(layer, NORMALISATION_LAYERS):
+        if is_normalisation(layer):
             parameters |= {f"{prefix}.{name}": p for name, p in layer.named_parameters(recurse=False)}
     return parameters
 
@@ -70,14 +78,16 @@ def adaptable_copy(
     return twin, adapted
 
 
-def _adaptable(model: VisionLanguageModel, text: bool, skip_last_blocks: int) -> dict[str, nn.Parameter]:
+def _adaptable(model: ImageModel, text: bool, skip_last_blocks: int) -> dict[str, nn.Parameter]:
     image = normalisation_parameters(model.image_encoder, skip_last_blocks)
     if not image:
-        raise InvalidInputError(f"The image encoder of {model.name} has no normalisation layer with weights to adapt.")
+        raise UnsupportedModelError(
+            f"The image encoder of {model.name} has no normalisation layer with weights, which this method adapts."
+        )
     adapted = {f"image.{name}": parameter for name, parameter in image.items()}
     if text:
-        if model.text_encoder is None:
-            raise InvalidInputError(f"{model.name} has no text encoder, which this method adapts, too.")
+        if not isinstance(model, VisionLanguageModel) or model.text_encoder is None:
+            raise UnsupportedModelError(f"{model.name} has no text encoder, which this method adapts, too.")
         words = normalisation_parameters(model.text_encoder)
         adapted |= {f"text.{name}": parameter for name, parameter in words.items()}
     return adapted

@@ -13,7 +13,7 @@ from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.methods.adaptation import adaptable_copy
 from tta_panda.methods.features import Features, Views
 from tta_panda.methods.passes import EncoderPasses
-from tta_panda.models.base import VisionLanguageModel, ZeroShotClassifier
+from tta_panda.models.base import Classifier, ImageModel
 from tta_panda.panda import Batch, Encoded, Panda
 
 Protocol = Literal["paper", "reference"]
@@ -32,7 +32,7 @@ class Method(ABC):
     """Predicts batch after batch, and adapts to what it sees.
 
     Args:
-        classifier: the zero-shot classifier to adapt. It is never changed: methods that train work on a copy.
+        classifier: the classifier to adapt. It is never changed: methods that train work on a copy.
         debias: `Panda(...)` to debias the features that the method works with; None for the plain method.
         protocol: `"paper"` for what the paper says, `"reference"` for what its authors' code does where it differs.
         seed: of everything random in the method, negatives included.
@@ -41,7 +41,7 @@ class Method(ABC):
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: Classifier,
         *,
         debias: Panda | None = None,
         protocol: Protocol = "paper",
@@ -136,7 +136,7 @@ class FrozenMethod(Method):
 
     @abstractmethod
     def _adapt_encoded(self, encoded: Encoded) -> Tensor:
-        """Logits (B, K) from unit embeddings."""
+        """Logits (B, K) from embeddings."""
 
 
 class TrainedMethod(Method):
@@ -151,10 +151,10 @@ class TrainedMethod(Method):
     """
 
     def __init__(
-        self, classifier: ZeroShotClassifier, *, text: bool = False, skip_last_blocks: int = 0, **more: Unpack[Common]
+        self, classifier: Classifier, *, text: bool = False, skip_last_blocks: int = 0, **more: Unpack[Common]
     ):
         super().__init__(classifier, **more)
-        self.model: VisionLanguageModel
+        self.model: ImageModel
         self.model, self.adapted = adaptable_copy(classifier.model, text=text, skip_last_blocks=skip_last_blocks)
         with torch.inference_mode(False):
             self._initial = {name: parameter.detach().clone() for name, parameter in self.adapted.items()}

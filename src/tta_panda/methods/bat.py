@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tta_panda.errors import UnsupportedModelError
 from tta_panda.methods.base import Protocol, TrainedMethod
 from tta_panda.methods.checks import check_range
 from tta_panda.methods.losses import entropy
-from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.models.base import Classifier, VisionLanguageModel, ZeroShotClassifier
 from tta_panda.panda import Encoded, Panda
 
 
@@ -23,7 +26,7 @@ class BAT(TrainedMethod):
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: Classifier,
         *,
         lr: float = 1e-3,
         weight_decay: float = 0.01,
@@ -33,7 +36,10 @@ class BAT(TrainedMethod):
     ):
         check_range("lr", lr, 0)
         check_range("weight_decay", weight_decay, 0)
+        if not isinstance(classifier, ZeroShotClassifier):
+            raise UnsupportedModelError(f"BAT adapts a text encoder, too, which {classifier.model.name} does not have.")
         super().__init__(classifier, text=True, debias=debias, protocol=protocol, seed=seed)
+        self.prompts = classifier
         self.lr = lr
         self.weight_decay = weight_decay
 
@@ -43,7 +49,7 @@ class BAT(TrainedMethod):
     def _adapt(self, images: Tensor) -> Tensor:
         batch = self.features.draw(images)
         with torch.enable_grad():
-            text = self.classifier.encode_prompts(self.model)  # (K, D)
+            text = self.prompts.encode_prompts(cast(VisionLanguageModel, self.model))  # (K, D)
             self.passes.count_texts(text)
             encoded = self.encode(batch)
             logits = self._classify(encoded, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tta_panda.methods.base import FrozenMethod, Protocol
-from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.models.base import Classifier
 from tta_panda.panda import Encoded, Panda
 
 
@@ -14,7 +14,7 @@ class CLIP(FrozenMethod):
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: Classifier,
         *,
         debias: Panda | None = None,
         protocol: Protocol = "paper",

@@ -12,8 +12,8 @@ from tta_panda.errors import UnknownNameError
 from tta_panda.methods.base import Protocol, TrainedMethod
 from tta_panda.methods.checks import check_range
 from tta_panda.methods.losses import entropy
-from tta_panda.models.base import ZeroShotClassifier
-from tta_panda.panda import Batch, Encoded, Panda, apply_plan, sample_plan, split_encoded
+from tta_panda.models.base import Classifier
+from tta_panda.panda import Batch, Encoded, Panda, apply_plan, sample_plan
 
 Destruction = Literal["patches", "occlusion", "pixels", "none"]
 
@@ -42,7 +42,7 @@ class DeYO(TrainedMethod):
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: Classifier,
         *,
         lr: float = 1e-3,
         filter_margin: float = 2.0,
@@ -124,7 +124,7 @@ class DeYO(TrainedMethod):
         assert encoded.raw is not None
         negatives = self.encode(Batch(drawn.negatives))
         assert negatives.raw is not None
-        together = split_encoded(torch.cat([encoded.raw[confident], negatives.raw]), drawn)
+        together = self.features.split(torch.cat([encoded.raw[confident], negatives.raw]), drawn)
         logits = self.classifier.logits(self.features.debias(together))
         destroyed = self.classifier.logits(negatives.features).mean(dim=0, keepdim=True).softmax(dim=-1)
         return Candidates(logits, destroyed.expand_as(logits))

@@ -11,7 +11,7 @@ from torch import Tensor
 from tta_panda.methods.base import FrozenMethod, Protocol
 from tta_panda.methods.checks import check_range
 from tta_panda.methods.losses import entropy
-from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.models.base import Classifier
 from tta_panda.panda import Encoded, Panda
 
 
@@ -28,7 +28,7 @@ class DMN(FrozenMethod):
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: Classifier,
         *,
         slots: int = 50,
         alpha: float = 0.3,
@@ -55,13 +55,15 @@ class DMN(FrozenMethod):
     def _adapt_encoded(self, encoded: Encoded) -> Tensor:
         debiased = self.features.debias(encoded)
         by_text = self.classifier.logits(debiased)  # (B, K)
-        queries = F.normalize(debiased, dim=-1)
-        keys = encoded.features if self.follows_reference else queries  # the authors' code remembers what is biased
+        queries = self.classifier.embed(debiased)
+        directions = F.normalize(queries, dim=-1)
+        # The authors' code remembers what is biased.
+        keys = F.normalize(encoded.features, dim=-1) if self.follows_reference else directions
         entropies, labels = entropy(by_text), by_text.argmax(dim=1)
         by_memory = torch.empty_like(by_text)
-        for i, query in enumerate(queries):
+        for i, direction in enumerate(directions):
             self._remember(keys[i], labels[i], entropies[i])
-            by_memory[i] = self.classifier.logits(query, self._recall(query))
+            by_memory[i] = self.classifier.logits(queries[i], self._recall(direction))
         if self.alpha == 0:
             return by_text.log_softmax(dim=-1)
         mixed = torch.logaddexp(by_text.log_softmax(dim=-1), by_memory.log_softmax(dim=-1) + math.log(self.alpha))
@@ -79,7 +81,9 @@ class DMN(FrozenMethod):
         taken = self.uncertainty.isfinite()  # (K, slots)
         attention = (-self.sharpness * (1 - self.memory @ query)).exp() * taken
         seen = torch.einsum("ks,ksd->kd", attention, self.memory)
+        classes = self.classifier.text_features
         if not self.follows_reference:  # which also has the text in a slot that is never given away
-            text = self.classifier.text_features
+            text = F.normalize(classes, dim=-1)
             seen = seen + (-self.sharpness * (1 - text @ query)).exp()[:, None] * text
-        return F.normalize(seen, dim=-1)
+        lengths: Tensor = classes.norm(dim=-1, keepdim=True)
+        return F.normalize(seen, dim=-1) * lengths  # as long as what it stands beside

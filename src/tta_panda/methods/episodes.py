@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tta_panda.methods.checks import check_range
 from tta_panda.methods.views import ViewMethod, ViewOptions
-from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.models.base import Classifier
 from tta_panda.panda import Encoded
 
 
@@ -24,7 +23,7 @@ class EpisodicMethod(ViewMethod):
         more: the arguments of every method with views.
     """
 
-    def __init__(self, classifier: ZeroShotClassifier, *, lr: float, steps: int, **more: Unpack[ViewOptions]):
+    def __init__(self, classifier: Classifier, *, lr: float, steps: int, **more: Unpack[ViewOptions]):
         check_range("lr", lr, 0)
         check_range("steps", steps, 1)
         super().__init__(classifier, **more)
@@ -34,7 +33,7 @@ class EpisodicMethod(ViewMethod):
     def view_features(self, encoded: Encoded) -> Tensor:
         features = super().view_features(encoded)
         # The authors' code scales debiased features to unit length again.
-        return F.normalize(features, dim=-1) if self.follows_reference else features
+        return self.classifier.embed(features) if self.follows_reference else features
 
 
 def minimise(losses: Callable[[Tensor], Tensor], start: Tensor, lr: float, steps: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tta_panda.methods.base import Protocol, TrainedMethod
 from tta_panda.methods.checks import check_range
 from tta_panda.methods.losses import entropy
-from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.models.base import Classifier
 from tta_panda.panda import Panda
 
 
@@ -27,7 +27,7 @@ class ETA(TrainedMethod):
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: Classifier,
         *,
         lr: float = 1e-3,
         margin: float = 0.5,

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError
 from tta_panda.methods.passes import EncoderPasses
-from tta_panda.models.base import VisionLanguageModel, ZeroShotClassifier
+from tta_panda.models.base import Classifier, ImageModel
 from tta_panda.panda import Batch, Debiaser, Encoded, Panda, split_encoded
 from tta_panda.views import ViewKind, apply_view_plan, sample_view_plan
 
-IMAGES_PER_PASS = 256
+IMAGES_PER_PASS = 128
 """Views are made and encoded so many at a time: all views of a batch would be gigabytes."""
 
 
@@ -41,7 +40,7 @@ class Features:
         views: which views frozen methods get beside the plain features.
     """
 
-    def __init__(self, classifier: ZeroShotClassifier, debias: Panda | None, seed: int, views: Views | None = None):
+    def __init__(self, classifier: Classifier, debias: Panda | None, seed: int, views: Views | None = None):
         self.classifier = classifier
         self.views = views
         self.seed = seed
@@ -70,17 +69,21 @@ class Features:
         batch = self.plain(images)
         return batch if self.debiaser is None else self.debiaser.draw(batch.images)
 
-    def encode(self, batch: Batch, model: VisionLanguageModel | None = None) -> Encoded:
-        """Unit embeddings from one pass over B+M images, by `model` where a method trains its own."""
+    def encode(self, batch: Batch, model: ImageModel | None = None) -> Encoded:
+        """Embeddings from one pass over B+M images, by `model` where a method trains its own."""
         raw = (model or self.classifier.model).encode_image(batch.everything)
         self.passes.count_images(raw)
-        return split_encoded(raw, batch)
+        return self.split(raw, batch)
+
+    def split(self, raw: Tensor, batch: Batch) -> Encoded:
+        """What an encoder gave for images and negatives (B+M, D), where the classifier compares it."""
+        return split_encoded(raw, batch, self.classifier.embed)
 
     @torch.no_grad()
     def encode_frozen(self, images: Tensor) -> Encoded:
         """Everything that methods which leave the encoder alone work with. Not counted: it may serve several."""
         batch = self.draw(images)
-        encoded = split_encoded(self.classifier.model.encode_image(batch.everything), batch)
+        encoded = self.split(self.classifier.model.encode_image(batch.everything), batch)
         return self.encode_views(encoded, batch.images)
 
     @torch.no_grad()
@@ -98,7 +101,7 @@ class Features:
         def encode(piece: slice) -> Tensor:
             views_of_piece = apply_view_plan(images[piece], plan[piece])  # (b, V-1, C, H, W)
             raw = self.classifier.model.encode_image(views_of_piece.flatten(0, 1))
-            return F.normalize(raw.float(), dim=-1).view(*views_of_piece.shape[:2], -1)
+            return self.classifier.embed(raw).view(*views_of_piece.shape[:2], -1)
 
         augmented = in_chunks(encode, size, max(1, IMAGES_PER_PASS // (views.count - 1)))
         return encoded._replace(views=torch.cat([plain, augmented], dim=1))
@@ -114,7 +117,7 @@ class Features:
         if self.debiaser is None:
             return encoded.features
         text = self.classifier.text_features if text_features is None else text_features.detach()
-        return self.debiaser.debias(encoded, text, self.classifier.logit_scale)
+        return self.debiaser.debias(encoded, text, self.classifier.logit_scale, self.classifier.bias)
 
     def debias_views(self, encoded: Encoded) -> Tensor:
         """The features (B, V, D) of all views; every view of an image is shifted as the image is."""
@@ -122,7 +125,8 @@ class Features:
             raise InvalidInputError("This batch was encoded without views; encode it with a method that uses them.")
         if self.debiaser is None:
             return encoded.views
-        shift = self.debiaser.shift(encoded, self.classifier.text_features, self.classifier.logit_scale)
+        classifier = self.classifier
+        shift = self.debiaser.shift(encoded, classifier.text_features, classifier.logit_scale, classifier.bias)
         return encoded.views - shift[:, None]
 
     def reset(self) -> None:

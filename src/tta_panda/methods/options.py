@@ -14,7 +14,7 @@ import pydantic
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.methods import METHODS, MethodName
 from tta_panda.methods.base import PROTOCOLS, Method
-from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.models.base import Classifier
 from tta_panda.panda import Panda
 
 Options = dict[str, Any]
@@ -40,7 +40,7 @@ def resolve_options(name: MethodName, settings: Mapping[str, Any]) -> Options:
     return defaults
 
 
-def build_method(name: MethodName, classifier: ZeroShotClassifier, options: Options, seed: int) -> Method:
+def build_method(name: MethodName, classifier: Classifier, options: Options, seed: int) -> Method:
     """The method with resolved options."""
     panda_keys = set(panda_options()) if name.panda else set()
     debias = Panda(**{key: value for key, value in options.items() if key in panda_keys}) if name.panda else None

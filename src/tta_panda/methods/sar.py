@@ -14,7 +14,7 @@ from tta_panda.errors import UnknownNameError
 from tta_panda.methods.base import Protocol, TrainedMethod
 from tta_panda.methods.checks import check_range
 from tta_panda.methods.losses import entropy
-from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.models.base import Classifier
 from tta_panda.panda import Batch, Panda
 
 OPTIMIZERS = ("adam", "sgd")
@@ -37,7 +37,7 @@ class SAR(TrainedMethod):
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: Classifier,
         *,
         lr: float = 1e-3,
         rho: float = 0.05,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tta_panda.methods.features import Features
-from tta_panda.panda import Batch, Debiaser, Encoded, split_encoded
+from tta_panda.panda import Batch, Debiaser, Encoded
 
 
 class SharedBatch(NamedTuple):
@@ -54,7 +54,7 @@ class SharedFeatures:
         start = time.perf_counter()
         batch = self.plain.plain(images)
         raw = self._encode(batch.images)
-        plain = split_encoded(raw, batch)
+        plain = self.plain.split(raw, batch)
         after_plain = time.perf_counter()
         by_negatives = {key: self._with_negatives(batch, raw, debiaser) for key, debiaser in self.debiasers.items()}
         before_views = time.perf_counter()
@@ -66,7 +66,7 @@ class SharedFeatures:
         start = time.perf_counter()
         drawn = debiaser.draw(batch.images)
         assert drawn.negatives is not None
-        encoded = split_encoded(torch.cat([raw, self._encode(drawn.negatives)]), drawn)
+        encoded = self.plain.split(torch.cat([raw, self._encode(drawn.negatives)]), drawn)
         return encoded, time.perf_counter() - start
 
     def _encode(self, images: Tensor) -> Tensor:

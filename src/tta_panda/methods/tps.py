@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tta_panda.chunks import in_chunks
 from tta_panda.methods.base import Protocol
 from tta_panda.methods.episodes import EpisodicMethod, minimise
 from tta_panda.methods.losses import marginal_entropy
-from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.models.base import Classifier
 from tta_panda.panda import Encoded, Panda
 from tta_panda.views import ViewKind
 
@@ -31,12 +30,12 @@ class TPS(EpisodicMethod):
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: Classifier,
         *,
         lr: float = 1e-3,
         steps: int = 1,
-        views: int = 16,
-        keep: float = 0.25,
+        views: int = 10,
+        keep: float = 0.3,
         augmentation: ViewKind = "augmix",
         debias: Panda | None = None,
         protocol: Protocol = "paper",
@@ -72,5 +71,5 @@ class TPS(EpisodicMethod):
 
     def _logits(self, features: Tensor, shift: Tensor) -> Tensor:
         """(B, n, K) of features (B, n, D) under prototypes shifted by (B, K, D)."""
-        prototypes = F.normalize(self.classifier.text_features + shift, dim=-1)
-        return self.classifier.logit_scale * features @ prototypes.mT
+        prototypes = self.classifier.embed(self.classifier.text_features + shift)
+        return self.classifier.logits(features, prototypes)

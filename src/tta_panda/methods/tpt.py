@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tta_panda.chunks import in_chunks
-from tta_panda.errors import InvalidInputError
+from tta_panda.errors import InvalidInputError, UnsupportedModelError
 from tta_panda.methods.base import Protocol
 from tta_panda.methods.checks import check_range
 from tta_panda.methods.episodes import EpisodicMethod, minimise
 from tta_panda.methods.losses import marginal_entropy
-from tta_panda.models.base import PromptableModel, ZeroShotClassifier
+from tta_panda.models.base import Classifier, PromptableModel
 from tta_panda.panda import Encoded, Panda
 from tta_panda.views import ViewKind
 
@@ -33,14 +33,14 @@ class TPT(EpisodicMethod):
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: Classifier,
         *,
         lr: float = 1e-3,
         steps: int = 1,
         context: str = "a photo of a",
         prompts_per_pass: int = 500,
-        views: int = 16,
-        keep: float = 0.25,
+        views: int = 10,
+        keep: float = 0.3,
         augmentation: ViewKind = "augmix",
         debias: Panda | None = None,
         protocol: Protocol = "paper",
@@ -79,16 +79,16 @@ class TPT(EpisodicMethod):
     def _logits(self, features: Tensor, contexts: Tensor) -> Tensor:
         text = self.prompts.encode(contexts, self.prompts_per_pass)  # (b, K, D)
         self.passes.count_texts(text.flatten(0, 1))
-        return self.classifier.logit_scale * features @ text.mT
+        return self.classifier.logits(features, text)
 
 
 class _Prompts:
     """The prompts of all classes as input embeddings, in which the context can be replaced."""
 
-    def __init__(self, classifier: ZeroShotClassifier, context: str):
+    def __init__(self, classifier: Classifier, context: str):
         model = classifier.model
         if not isinstance(model, PromptableModel):
-            raise InvalidInputError(
+            raise UnsupportedModelError(
                 f"TPT tunes the input embeddings of a text encoder, which {model.name} does not give access to "
                 "(tokenize, embed_tokens and encode_embedded); use TPS, which shifts class embeddings instead."
             )
@@ -98,6 +98,11 @@ class _Prompts:
             stop = _first_difference(model.tokenize([f"{context} a.", f"{context} the."]))
             self.place = slice(start, stop)
             self.tokens = model.tokenize([f"{context} {name}." for name in classifier.class_names])  # (K, L)
+            if start >= stop or not (self.tokens[:, self.place] == self.tokens[0, self.place]).all():
+                raise UnsupportedModelError(
+                    "TPT needs its context at the same place in all prompts, which the tokenizer of "
+                    f"{classifier.model.name} does not give (padding on the left, or words joined at its end)."
+                )
             self.embedded = model.embed_tokens(self.tokens)  # (K, L, W)
         self.context = self.embedded[0, self.place]  # (n, W)
 

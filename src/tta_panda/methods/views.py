@@ -11,7 +11,7 @@ from tta_panda.methods.base import Common, FrozenMethod
 from tta_panda.methods.checks import check_range
 from tta_panda.methods.features import Views
 from tta_panda.methods.losses import by_confidence, take_views
-from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.models.base import Classifier
 from tta_panda.panda import Encoded
 from tta_panda.views import VIEW_KINDS, ViewKind
 
@@ -36,7 +36,7 @@ class ViewMethod(FrozenMethod):
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: Classifier,
         *,
         views: int,
         keep: float,

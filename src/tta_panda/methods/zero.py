@@ -12,7 +12,7 @@ from tta_panda.methods.base import Protocol
 from tta_panda.methods.checks import check_range
 from tta_panda.methods.losses import take_views
 from tta_panda.methods.views import ViewMethod
-from tta_panda.models.base import ZeroShotClassifier
+from tta_panda.models.base import Classifier
 from tta_panda.panda import Encoded, Panda
 from tta_panda.views import ViewKind
 
@@ -32,10 +32,10 @@ class Zero(ViewMethod):
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: Classifier,
         *,
-        views: int = 16,
-        keep: float = 0.25,
+        views: int = 10,
+        keep: float = 0.3,
         augmentation: ViewKind = "augmix",
         temperature: float = 0.0,
         debias: Panda | None = None,

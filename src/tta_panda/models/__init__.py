@@ -1,79 +1,89 @@
-"""Vision-language models behind one protocol, and the zero-shot classifiers they give."""
+"""Models of several libraries behind one protocol, and the classifiers they give."""
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tta_panda.errors import InvalidInputError
-from tta_panda.models.base import VisionLanguageModel, ZeroShotClassifier
+from tta_panda.models.base import Classifier, ImageModel, VisionLanguageModel, ZeroShotClassifier
+from tta_panda.models.names import ModelName, parse_model_name
+from tta_panda.registry import Registry
 
-__all__ = ["VisionLanguageModel", "ZeroShotClassifier", "load_model", "weights_digest"]
+if TYPE_CHECKING:
+    from tta_panda.models.devices import Precision
+
+__all__ = [
+    "Classifier",
+    "ImageModel",
+    "VisionLanguageModel",
+    "ZeroShotClassifier",
+    "load_model",
+    "make_classifier",
+    "parse_model_name",
+    "weights_digest",
+]
+
+LOADERS: Registry[Callable[[ModelName, str, Precision], ImageModel]] = Registry(
+    "model library",
+    {
+        "mini": "tta_panda.models.mini:load_mini",
+        "open_clip": "tta_panda.models.openclip_load:load_open_clip",
+        "transformers": "tta_panda.models.transformers:load_transformers",
+        "timm": "tta_panda.models.linear:load_timm",
+    },
+)
 
 
-def load_model(name: str, pretrained: str | None = None, device: str = "cpu") -> VisionLanguageModel:
-    """A model by name.
+def load_model(
+    name: str, pretrained: str | None = None, device: str = "cpu", precision: Precision = "fp32"
+) -> VisionLanguageModel:
+    """A model by name. `tta_panda.models.names` lists how names are written.
 
     Args:
-        name: `"mini"` (embedded), an open_clip architecture, alone or with its weights (`"ViT-B-32-quickgelu:openai"`,
-            `"ViT-B-32-quickgelu:weights/clip.safetensors"`), or a local directory with `open_clip_config.json`.
+        name: `"mini"`, `"ViT-B-32-quickgelu:openai"`, `"ViT-B-32-quickgelu:weights/clip.safetensors"`, a local
+            directory, `"hf-hub:..."`, `"transformers:..."` or `"timm:..."`. A timm classifier is an `ImageModel` only:
+            it has no text encoder, and `make_classifier` takes its classes from its head.
         pretrained: the weights, where `name` does not say: a tag, a file, or `"random"`.
-        device: where the model runs, as torch names it.
+        device: where the model runs, as torch names it, or `"auto"` for the best one there is.
+        precision: what the encoders compute in: `"fp32"`, `"bf16"` or `"fp16"`.
     """
     import torch
 
-    architecture, weights = _split(name)
-    if weights and pretrained:
-        raise InvalidInputError(f"The weights are named twice: {weights!r} in {name!r}, and pretrained={pretrained!r}.")
-    weights = weights or pretrained or ""
-    device = _usable(device)
+    from tta_panda.models.devices import check_precision, resolve_device
+
+    check_precision(precision)
+    parsed = parse_model_name(name, pretrained)
     with torch.inference_mode(False):  # a model that was loaded in inference mode could never be adapted
-        if architecture == "mini":
-            from tta_panda.models.mini import load_mini
+        return LOADERS.get(parsed.library)(parsed, resolve_device(device), precision)  # type: ignore[return-value]
 
-            if weights:
-                raise InvalidInputError(f"The mini model has its own weights; leave {weights!r} away.")
-            return load_mini(device)
-        from tta_panda.models.openclip import load_open_clip
 
-        return load_open_clip(architecture, weights or None, device)
+def make_classifier(model: ImageModel, class_names: Sequence[str]) -> Classifier:
+    """The classifier for these classes: by their names where the model reads text, by its head where it has one."""
+    if isinstance(model, VisionLanguageModel):
+        return ZeroShotClassifier(model, class_names)
+    from tta_panda.models.linear import LinearClassifier, LinearHeadModel
+
+    if not isinstance(model, LinearHeadModel):
+        raise InvalidInputError(
+            f"{type(model).__name__} has neither a text encoder nor a linear head; tta_panda.check_model(model) says "
+            "what is missing."
+        )
+    return LinearClassifier(model, class_names)
 
 
 def weights_digest(name: str) -> str | None:
     """A short hash of the weights behind a name, where these are files here; None where a tag names them."""
-    architecture, weights = _split(name)
-    if architecture == "mini":
+    from tta_panda.models.checkpoints import file_digest
+
+    parsed = parse_model_name(name)
+    if parsed.library == "mini":
         from tta_panda.models.mini import WEIGHTS
 
         files = [WEIGHTS]
-    elif Path(architecture).expanduser().is_dir():
-        files = sorted(path for path in Path(architecture).expanduser().iterdir() if path.is_file())
+    elif parsed.directory:
+        files = sorted(path for path in parsed.directory.iterdir() if path.is_file())
     else:
-        files = [Path(weights).expanduser()] if weights else []
-    if not files or not all(file.is_file() for file in files):
-        return None
-    digests = []
-    for file in files:
-        with file.open("rb") as content:
-            digests.append(hashlib.file_digest(content, "sha256").hexdigest())
-    return hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
-
-
-def _split(name: str) -> tuple[str, str]:
-    """`ARCHITECTURE:WEIGHTS` taken apart; a directory may have a colon in its name."""
-    if Path(name).expanduser().is_dir():
-        return name, ""
-    architecture, _, weights = name.partition(":")
-    return architecture, weights
-
-
-def _usable(device: str) -> str:
-    """The device, if it exists here."""
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InvalidInputError(f"The device {device!r} cannot be used here ({reason}); try device cpu.") from error
-    return device
+        files = [Path(parsed.weights).expanduser()] if parsed.weights else []
+    return file_digest(files) if files and all(file.is_file() for file in files) else None

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError
-from tta_panda.framing import centre_offset, fitted_sides
+from tta_panda.framing import Framing, Interpolation, as_framing, centre_offset
 
 _SLACK = 0.5
 """Resampling overshoots [0, 1] a little; more than this means another range (0-255, or normalised already)."""
@@ -45,23 +45,23 @@ def check_images(images: Tensor) -> None:
         )
 
 
-def fit_images(images: Tensor, size: int) -> Tensor:
-    """Floats (B, 3, size, size): shorter side resized bicubically, then the centre cropped, as CLIP does."""
+def fit_images(images: Tensor, fit: int | Framing) -> Tensor:
+    """Floats (B, 3, size, size), resized and cropped as the model's framing says; a number means CLIP's framing."""
+    framing = as_framing(fit)
     if images.dtype == torch.uint8:
         images = images.float() / 255
     elif images.dtype != torch.float32:
         images = images.float()
     height, width = images.shape[-2:]
-    if (height, width) == (size, size):
-        return images
-    if min(height, width) != size:
-        new_width, new_height = fitted_sides(width, height, size)
+    new_width, new_height = framing.resized(width, height)
+    if (new_width, new_height) != (width, height):
         # One direction after the other, clipped in between, as PIL does it: bicubic overshoots at sharp edges.
-        images = _resize(_resize(images, (height, new_width)), (new_height, new_width))
-        height, width = new_height, new_width
-    top, left = centre_offset(height, size), centre_offset(width, size)
+        images = _resize(images, (height, new_width), framing.interpolation)
+        images = _resize(images, (new_height, new_width), framing.interpolation)
+    size = framing.size
+    top, left = centre_offset(new_height, size), centre_offset(new_width, size)
     return images[..., top : top + size, left : left + size]
 
 
-def _resize(images: Tensor, shape: tuple[int, int]) -> Tensor:
-    return F.interpolate(images, shape, mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
+def _resize(images: Tensor, shape: tuple[int, int], interpolation: Interpolation) -> Tensor:
+    return F.interpolate(images, shape, mode=interpolation, antialias=True, align_corners=False).clamp(0, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +14,14 @@ from torch import Tensor
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.panda.beta import beta_rule
 from tta_panda.panda.negatives import SAMPLERS, SamplerName, apply_plan, sample_plan
+
+Embed = Callable[[Tensor], Tensor]
+"""From what an encoder gives to where embeddings are compared."""
+
+
+def unit(raw: Tensor) -> Tensor:
+    """Where vision-language models compare: on the unit sphere."""
+    return F.normalize(raw, dim=-1)
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,10 @@ class Batch(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """Unit embeddings of a batch. What is subtracted is kept beside them, so that many betas can share one pass."""
+    """Embeddings of a batch, unit where the classifier compares directions.
+
+    What is subtracted is kept beside them, so that many betas can share one pass.
+    """
 
     features: Tensor  # v (B, D)
     offset: Tensor | None = None  # (1, D) or (B, D)
@@ -129,18 +141,19 @@ class Debiaser:
             return None
         return torch.randint(count, (batch,), generator=self.generator)
 
-    def debias(self, encoded: Encoded, text: Tensor, scale: float) -> Tensor:
-        """d = v - beta * offset (B, D), not normalised again. `text` (K, D) and `scale` serve the choice of beta."""
-        return encoded.features - self.shift(encoded, text, scale)
+    def debias(self, encoded: Encoded, text: Tensor, scale: float, bias: Tensor | float = 0.0) -> Tensor:
+        """d = v - beta * offset (B, D), not normalised again; beta is chosen by logits `scale * v @ text' + bias`."""
+        return encoded.features - self.shift(encoded, text, scale, bias)
 
-    def shift(self, encoded: Encoded, text: Tensor, scale: float) -> Tensor:
+    def shift(self, encoded: Encoded, text: Tensor, scale: float, bias: Tensor | float = 0.0) -> Tensor:
         """beta * offset, (1, D) or (B, D); beta is chosen once per batch."""
         offset = encoded.offset
         if offset is None:
             raise InvalidInputError("This batch was encoded without negatives; encode it with the Panda that uses it.")
         if encoded.number is None or encoded.number != self.debiased:
             with torch.no_grad():
-                self.beta = self.rule.choose(encoded.features.detach() @ text.T, offset.detach() @ text.T, scale)
+                plain = encoded.features.detach() @ text.T + bias / scale
+                self.beta = self.rule.choose(plain, offset.detach() @ text.T, scale)
             self.debiased = encoded.number
         return self.beta * (offset.detach() if self.panda.detach_offset else offset)
 
@@ -164,16 +177,16 @@ class Debiaser:
         self.drawn, self.debiased, self.beta = state["drawn"], state["debiased"], state["beta"]
 
 
-def split_encoded(raw: Tensor, batch: Batch) -> Encoded:
-    """Features of one encoder pass over images and negatives (B+M, D) as unit embeddings and offset."""
+def split_encoded(raw: Tensor, batch: Batch, embed: Embed = unit) -> Encoded:
+    """Features of one encoder pass over images and negatives (B+M, D) as embeddings and offset."""
     raw = raw.float()
-    unit = F.normalize(raw, dim=-1)
+    embedded = embed(raw)
     size = batch.images.shape[0]
     if batch.negatives is None:
-        return Encoded(unit, raw=raw)
-    negatives = unit[size:]
+        return Encoded(embedded, raw=raw)
+    negatives = embedded[size:]
     if batch.assignment is None:
         offset = negatives.mean(dim=0, keepdim=True)
     else:
         offset = negatives[batch.assignment.to(raw.device)]
-    return Encoded(unit[:size], offset, batch.number, raw=raw[:size], negatives=negatives.shape[0])
+    return Encoded(embedded[:size], offset, batch.number, raw=raw[:size], negatives=negatives.shape[0])

@@ -13,7 +13,7 @@ from tta_panda.views.operations import INDIVIDUAL, SHARED
 from tta_panda.views.plan import NO_OPERATION, OPERATIONS, ViewPlan, sample_view_plan
 from tta_panda.views.threads import run_tasks
 
-_PIXELS_AT_ONCE = 1 << 20  # views are made in groups that stay in the processor's cache
+_PIXELS_AT_ONCE = 1 << 19  # views are made in groups that stay in the processor's cache
 
 
 def make_views(images: Tensor, views: int, generator: torch.Generator, kind: str = "augmix") -> Tensor:
@@ -83,14 +83,15 @@ def _keep_freed_memory() -> None:
 
 
 def apply_chains(crops: Tensor, operations: Tensor, strengths: Tensor) -> list[list[Tensor]]:
-    """For each chain the results of all views, each (3, H, W). Within a step, an operation takes all its images at once.
+    """For each chain the results of all views, each (3, H, W); within a step, an operation runs once for all.
 
     Results stay where they were computed until another operation, or the mixture, gathers them.
     """
     images = [list(crops) for _ in range(operations.shape[1])]
     for step in range(operations.shape[2]):
         for (name, shared), members in _groups(operations[..., step], strengths[..., step]).items():
-            together = torch.stack([images[chain][view] for view, chain, _ in members])
+            found = [images[chain][view] for view, chain, _ in members]
+            together = torch.stack(found) if len(found) > 1 else found[0][None]
             if shared is None:
                 each = torch.tensor([strength for _, _, strength in members], dtype=torch.float64)
                 results = INDIVIDUAL[name](together, each)

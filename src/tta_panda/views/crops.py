@@ -34,8 +34,8 @@ def crop_views(image: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
 def neighbours(sides: Tensor, length: int) -> tuple[Tensor, Tensor]:
     """For crops of `sides` (V,) pixels: the two that each of `length` new pixels lies between, and their weights.
 
-    Both are (2, V, length). Weights are whole numbers, computed as Pillow does in double precision: ties are common, and
-    a pixel that is one off may be inverted by a solarisation later.
+    Both are (2, V, length). Weights are whole numbers, computed as Pillow does in double precision: ties are common,
+    and a pixel that is one off may be inverted by a solarisation later.
     """
     centre = (torch.arange(length, dtype=torch.float64) + 0.5) * (sides.double() / length)[:, None]  # (V, length)
     first = (centre - 0.5).clamp(min=0).floor()

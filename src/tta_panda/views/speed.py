@@ -42,19 +42,26 @@ def measure_speed(
         return make_views(batch, views, torch.Generator().manual_seed(seed), kind)
 
     def by_picture() -> Tensor:
-        made = [apply_view_plan_by_picture(picture, plan, index) for index, picture in enumerate(pictures)]
-        return torch.cat([batch[:, None], torch.stack(made)], dim=1)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as a worker of a DataLoader; for single images more of them only wait for each other
+        try:
+            made = [apply_view_plan_by_picture(picture, plan, index) for index, picture in enumerate(pictures)]
+            return torch.cat([batch[:, None], torch.stack(made)], dim=1)
+        finally:
+            torch.set_num_threads(threads)
 
     ways: dict[str, Callable[[], Tensor]] = {"batched": batched, "Pillow": by_picture}
     make_views(batch[:1], views, torch.Generator().manual_seed(seed), kind)  # fills caches
     seconds: dict[str, list[float]] = {name: [] for name in ways}
+    processor: dict[str, list[float]] = {name: [] for name in ways}
     results: dict[str, Tensor] = {}
     for _ in range(repeats):
         for name, way in ways.items():
             results.pop(name, None)  # not two results of one way at a time
-            start = time.perf_counter()
+            start, processor_start = time.perf_counter(), time.process_time()
             results[name] = way()
             seconds[name].append(time.perf_counter() - start)
+            processor[name].append(time.process_time() - processor_start)
             advance(1 / repeats / len(ways))
     best = {name: min(taken) for name, taken in seconds.items()}
     rows = [
@@ -63,12 +70,14 @@ def measure_speed(
             "images per second": images / best[name],
             "views per second": images * views / best[name],
             "ms per view": 1000 * best[name] / (images * views),
+            "processor ms": 1000 * min(processor[name]) / (images * views),  # of all threads, whatever else is running
         }
         for name in ways
     ]
     apart = (results["batched"] - results["Pillow"]).abs_().mul_(255)
     return rows, {
         "ratio": best["Pillow"] / best["batched"],
+        "ratio of processor time": min(processor["Pillow"]) / min(processor["batched"]),
         "images": images,
         "views": views,
         "size": size,

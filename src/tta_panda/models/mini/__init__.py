@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tta_panda.errors import InvalidInputError
+
 if TYPE_CHECKING:
+    from tta_panda.models.devices import Precision
+    from tta_panda.models.names import ModelName
     from tta_panda.models.openclip import OpenClipModel
 
 ARCHITECTURE = "tta-panda-mini"
@@ -23,8 +27,10 @@ def register_architecture() -> None:
         open_clip.add_model_config(Path(__file__).with_name(f"{ARCHITECTURE}.json"))
 
 
-def load_mini(device: str = "cpu") -> OpenClipModel:
-    from tta_panda.models.openclip import create_open_clip
+def load_mini(name: ModelName | None = None, device: str = "cpu", precision: Precision = "fp32") -> OpenClipModel:
+    from tta_panda.models.openclip_load import create_open_clip
 
+    if name is not None and name.weights:
+        raise InvalidInputError(f"The mini model has its own weights; leave {name.weights!r} away.")
     register_architecture()
-    return create_open_clip(ARCHITECTURE, str(WEIGHTS), "mini", device, PATCH_SIZE)
+    return create_open_clip(ARCHITECTURE, "mini", device, precision, file=WEIGHTS, negative_patch_size=PATCH_SIZE)

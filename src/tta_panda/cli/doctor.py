@@ -1,0 +1,98 @@
+"""`tta-panda doctor`: what is installed, where things run and are kept, and what to type for what is missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tta_panda.cli.common import JsonOption, make_console, print_json
+
+EXTRAS = {
+    "transformers": ("transformers", "models and text towers of the transformers library"),
+    "sentencepiece": ("transformers", "tokenizers of SigLIP"),
+    "protobuf": ("transformers", "tokenizers of SigLIP"),
+}
+"""Optional packages: the extra that brings them, and what they are for."""
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Print versions, devices and cache folders, and the command that installs what is missing."""
+    report = {"versions": _versions(), "devices": _devices(), "folders": _folders(), "missing": _missing()}
+    if as_json:
+        print_json([], **report)
+        return
+    console = make_console()
+    for title in ("versions", "devices", "folders"):
+        console.print(f"{title}")
+        for name, value in report[title].items():
+            console.print(f"  {name:24} {value}")
+    console.print("missing" if report["missing"] else "Nothing is missing.")
+    for name, what in report["missing"].items():
+        console.print(f"  {name:24} {what['needed_for']}: {what['command']}")
+
+
+def _versions() -> dict[str, str]:
+    from importlib import metadata
+
+    required = metadata.requires("tta-panda") or []
+    names = [re.split(r"[^\w.-]", requirement)[0] for requirement in required if "extra ==" not in requirement]
+    found = {name: _version(name) for name in ("tta-panda", *names, "torchvision", "timm", "huggingface-hub", *EXTRAS)}
+    return {"python": platform.python_version()} | {name: version for name, version in found.items() if version}
+
+
+def _version(package: str) -> str | None:
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _devices() -> dict[str, str]:
+    import torch
+
+    from tta_panda.models.devices import AUTO, resolve_device
+
+    devices = {"cpu": f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, {platform.machine()}"}
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        devices["cuda"] = ", ".join(names)
+    else:
+        built = f"built for {torch.version.cuda}" if torch.version.cuda else "this torch is built without it"
+        devices["cuda"] = f"none ({built})"
+    devices["mps"] = "yes" if torch.backends.mps.is_available() else "none"
+    return devices | {"--device auto": resolve_device(AUTO)}
+
+
+def _folders() -> dict[str, str]:
+    from huggingface_hub import constants
+
+    from tta_panda.models.catalogue import CLIP_CACHE, list_models
+
+    hub, clip = Path(constants.HF_HUB_CACHE), CLIP_CACHE.expanduser()
+    here = [f"{listing.name}:{tag}" for listing in list_models() for tag in listing.here if tag != "embedded"]
+    return {
+        "hub cache": f"{hub} ({_state(hub)})",
+        "open_clip cache": f"{clip} ({_state(clip)})",
+        "open_clip weights here": ", ".join(here) or "none",
+    }
+
+
+def _state(folder: Path) -> str:
+    if not folder.is_dir():
+        return "not there yet"
+    free = shutil.disk_usage(folder).free / 1e9
+    return f"{free:.0f} GB free" if os.access(folder, os.W_OK) else "cannot be written"
+
+
+def _missing() -> dict[str, Any]:
+    return {
+        name: {"needed_for": purpose, "command": f"pip install 'tta-panda[{extra}]'"}
+        for name, (extra, purpose) in EXTRAS.items()
+        if _version(name) is None
+    }

@@ -1,0 +1,213 @@
+"""Weights from files: every format, nothing in a file is ever run, and every key is accounted for."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import open_clip
+import pytest
+import torch
+from conftest import TINY
+from model_zoo import save_transformers
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from tta_panda import load_model
+from tta_panda.errors import ModelLoadError, TtaPandaWarning
+from tta_panda.models.checkpoints import read_state_dict, weights_hash
+from tta_panda.models.torchscript import is_torchscript, read_torchscript
+
+
+@pytest.fixture
+def architecture(tmp_path: Path) -> str:
+    """A name that open_clip knows, without QuickGELU."""
+    (tmp_path / "tiny-files.json").write_text(json.dumps(TINY | {"quick_gelu": False}))
+    open_clip.add_model_config(tmp_path / "tiny-files.json")
+    return "tiny-files"
+
+
+@pytest.fixture
+def weights(tiny) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone().contiguous() for name, tensor in tiny.clip.state_dict().items()}
+
+
+class Malicious:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, mark: Path):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.mark}",)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: state,
+        lambda state: {"state_dict": state, "epoch": 3},
+        lambda state: {"state_dict": {f"module.{name}": value for name, value in state.items()}},
+    ],
+    ids=["plain", "of training", "of several devices"],
+)
+@pytest.mark.parametrize("suffix", [".pt", ".bin", ".pth"])
+def test_torch_checkpoints_load(wrap, suffix, architecture, weights, tmp_path):
+    torch.save(wrap(weights), tmp_path / f"weights{suffix}")
+    model = load_model(f"{architecture}:{tmp_path / f'weights{suffix}'}")
+    assert all(torch.equal(value, weights[name]) for name, value in model.clip.state_dict().items())
+
+
+def test_safetensors_go_before_pickles_in_a_directory(tiny_checkpoint, weights):
+    (tiny_checkpoint / "open_clip_pytorch_model.bin").write_bytes(b"never opened")
+    assert load_model(str(tiny_checkpoint)).logit_scale == pytest.approx(weights["logit_scale"].exp().item())
+    (tiny_checkpoint / "open_clip_model.safetensors").unlink()
+    torch.save(weights, tiny_checkpoint / "open_clip_pytorch_model.bin")
+    assert load_model(str(tiny_checkpoint)).image_size == 32
+    (tiny_checkpoint / "open_clip_pytorch_model.bin").unlink()
+    with pytest.raises(ModelLoadError, match="holds no weights"):
+        load_model(str(tiny_checkpoint))
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".bin", ".pth", ".safetensors", ".ckpt"])
+@pytest.mark.parametrize("writer", ["torch", "pickle"])
+def test_a_malicious_pickle_is_not_run(suffix, writer, architecture, tmp_path):
+    mark, file = tmp_path / "executed", tmp_path / f"weights{suffix}"
+    content = {"state_dict": {"logit_scale": torch.zeros(())}, "extra": Malicious(mark)}
+    if writer == "torch":
+        torch.save(content, file)
+    else:
+        file.write_bytes(pickle.dumps({"logit_scale": Malicious(mark)}))
+    with pytest.raises(ModelLoadError, match=r"was not run|cannot be read as weights"):
+        load_model(f"{architecture}:{file}")
+    assert not mark.exists()
+
+
+def test_a_malicious_pickle_in_a_directory_is_not_run(tiny_checkpoint, tmp_path):
+    (tiny_checkpoint / "open_clip_model.safetensors").unlink()
+    torch.save({"extra": Malicious(tmp_path / "executed")}, tiny_checkpoint / "open_clip_pytorch_model.bin")
+    with pytest.raises(ModelLoadError, match="was not run"):
+        load_model(str(tiny_checkpoint))
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_malicious_pickle_of_transformers_is_not_run(tmp_path):
+    pytest.importorskip("transformers")
+    directory = save_transformers("chinese_clip", tmp_path)
+    (directory / "model.safetensors").unlink()
+    torch.save({"logit_scale": Malicious(tmp_path / "executed")}, directory / "pytorch_model.bin")
+    with pytest.raises(ModelLoadError, match="Cannot load"):
+        load_model(str(directory))
+    assert not (tmp_path / "executed").exists()
+
+
+def test_keys_that_do_not_fit_are_named(architecture, weights, tmp_path):
+    file = tmp_path / "weights.safetensors"
+    missing, another = "visual.ln_post.bias", "visual.proj"
+    broken = {name: value for name, value in weights.items() if name != missing}
+    broken |= {"visual.head.weight": torch.zeros(2), another: torch.zeros(3, 3)}
+    save_file(broken, file)
+    with pytest.raises(ModelLoadError) as raised:
+        load_model(f"{architecture}:{file}")
+    message = str(raised.value)
+    assert f"missing: {missing}" in message
+    assert "not known to this architecture: visual.head.weight" in message
+    assert f"{another} (3, 3) instead of (32, 16)" in message
+    save_file({"vision_model.post_layernorm.bias": torch.zeros(2)}, file)
+    with pytest.raises(ModelLoadError, match=r"and \d+ more.*transformers:DIRECTORY"):
+        load_model(f"{architecture}:{file}")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"no weights at all"])
+def test_broken_files_are_explained(content, architecture, tmp_path):
+    for suffix in (".pt", ".safetensors"):
+        (tmp_path / f"weights{suffix}").write_bytes(content)
+        with pytest.raises(ModelLoadError, match=f"weights\\{suffix} cannot be read"):
+            load_model(f"{architecture}:{tmp_path / f'weights{suffix}'}")
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(ModelLoadError, match="no weights by name"):
+        load_model(f"{architecture}:{tmp_path / 'list.pt'}")
+
+
+# --- OpenAI's own archives --------------------------------------------------------------------------------------------
+
+
+class OpenAiClip(nn.Module):
+    """As OpenAI published it: weights, and three numbers beside them, in a traced program."""
+
+    def __init__(self, clip: nn.Module):
+        super().__init__()
+        for name, part in clip.named_children():
+            self.add_module(name, part)
+        for name, parameter in clip.named_parameters(recurse=False):
+            self.register_parameter(name, parameter)
+        for name, number in {"input_resolution": 32, "context_length": 77, "vocab_size": 49408}.items():
+            self.register_buffer(name, torch.tensor(number))
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.visual(pixels) * self.logit_scale
+
+
+@pytest.fixture
+def archive(tiny, tmp_path) -> Path:
+    path = tmp_path / "ViT-B-32.pt"
+    torch.jit.trace(OpenAiClip(tiny.clip), torch.zeros(1, 3, 32, 32)).save(path)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_an_openai_archive_loads_without_running_its_program(archive, architecture, tiny, images, monkeypatch):
+    monkeypatch.setattr(torch.jit, "load", lambda *_, **__: pytest.fail("ran the program"))
+    assert is_torchscript(archive)
+    with pytest.warns(TtaPandaWarning, match="OpenAI's weights: they run with QuickGELU"):
+        model = load_model(f"{architecture}:{archive}")
+    with torch.no_grad():  # tiny has QuickGELU, the architecture as named has not
+        torch.testing.assert_close(model.encode_image(images[:2]), tiny.encode_image(images[:2]))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensors_of_archives_are_those_of_torch(tmp_path):
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.Linear(2, 2).half())).eval()
+    network[0].weight = nn.Parameter(network[0].weight.detach().transpose(2, 3))  # strides of its own
+    torch.jit.script(network).save(tmp_path / "network.pt")
+    found, expected = read_torchscript(tmp_path / "network.pt"), network.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) and found[name].dtype == value.dtype for name, value in expected.items())
+    torch.save(network.state_dict(), tmp_path / "plain.pt")
+    assert not is_torchscript(tmp_path / "plain.pt")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_malicious_archive_is_not_run(archive, architecture, tmp_path):
+    mark, forged = tmp_path / "executed", tmp_path / "forged.pt"
+    with zipfile.ZipFile(archive) as real, zipfile.ZipFile(forged, "w") as copy:
+        for name in real.namelist():
+            replace = name.endswith("/data.pkl")
+            copy.writestr(name, pickle.dumps(Malicious(mark)) if replace else real.read(name))
+    with pytest.raises(ModelLoadError, match=r"was not run \(it asks for posix.system"):
+        load_model(f"{architecture}:{forged}")
+    assert not mark.exists()
+
+
+# --- hashes -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_hash_is_of_the_weights_whatever_file_they_came_from(tiny_checkpoint, architecture, weights, tmp_path):
+    torch.save(weights, tmp_path / "weights.pt")
+    from_directory, from_file = (
+        load_model(str(tiny_checkpoint)),
+        load_model(f"{architecture}:{tmp_path / 'weights.pt'}"),
+    )
+    assert weights_hash(from_directory) == weights_hash(from_file)
+    assert (
+        load_file(tiny_checkpoint / "open_clip_model.safetensors").keys()
+        == read_state_dict(tmp_path / "weights.pt").keys()
+    )
+    with torch.no_grad():
+        from_file.clip.logit_scale += 1e-6
+    assert weights_hash(from_directory) != weights_hash(from_file)
+    half = nn.Linear(2, 2).bfloat16()
+    assert weights_hash(half) == weights_hash(half)

@@ -1,0 +1,124 @@
+"""The checker of models of one's own, and the example in the documentation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tta_panda import ZeroShotClassifier, check_model
+from tta_panda.errors import InvalidInputError, UnsupportedModelError
+from tta_panda.methods import METHODS
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
+
+
+@pytest.fixture
+def example(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    """What the code in docs/models.md leaves behind."""
+    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), flags=re.S)
+    wrapper = code[code.index("class MyModel") : code.index("model = MyModel()")]
+    assert len([line for line in wrapper.splitlines() if line.strip()]) <= 36
+    torch.manual_seed(0)
+    names: dict[str, object] = {}
+    exec(compile(code, str(DOCUMENT), "exec"), names)
+    return {**names, "printed": capsys.readouterr().out.strip()}
+
+
+def test_the_example_of_the_documentation_runs(example):
+    assert example["printed"] == "[]"
+    assert example["logits"].shape == (8, 3)
+
+
+def test_all_methods_run_with_the_example(example, images):
+    classifier = ZeroShotClassifier(example["model"], ["cat", "dog", "bird"])
+    for name in METHODS:
+        few = {"views": 2} if name in ("tpt", "tps", "zero") else {}
+        assert METHODS.get(name)(classifier, **few).adapt(images[:4]).isfinite().all(), name
+
+
+def test_every_test_that_the_documentation_names_exists():
+    sources = {path.name: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")}
+    named = re.findall(r"`(test_\w+\.py)(?:::(test_\w+))?`", DOCUMENT.read_text(encoding="utf-8"))
+    assert len(named) > 10
+    for file, test in named:
+        assert f"def {test}" in sources[file] if test else file in sources
+
+
+def test_everything_that_is_missing_is_said_at_once():
+    class Bare:
+        image_size = "large"
+
+    with pytest.raises(InvalidInputError) as raised:
+        check_model(Bare())
+    message = str(raised.value)
+    for part in ("nn.Module", "encode_image", "encode_text", "prepare", "name", "image_size is a str", "device"):
+        assert part in message
+    for part in ("image_encoder", "negative_patch_size", "logit_scale", "text_encoder"):
+        assert part in message
+
+
+def broken(model: nn.Module, **changes: object) -> nn.Module:
+    """The model as a class of its own with other methods or attributes."""
+    model.__class__ = type("Broken", (type(model),), changes)
+    return model
+
+
+def unprepared(self, images):
+    return self.image_encoder((images.float() / 255 - 0.45) / 0.225)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"prepare": lambda self, images: images}, "prepare gave"),
+        ({"encode_image": lambda self, images: torch.rand(len(images), 64)}, "random"),
+        ({"encode_image": lambda self, images: self.image_encoder(self.prepare(images)).detach()}, "no gradient"),
+        ({"encode_image": unprepared}, "uint8 images and floats"),
+        ({"encode_text": lambda self, texts: torch.zeros(len(texts), 3)}, r"expected \(2, 64\)"),
+        ({"encode_text": lambda self, texts: torch.full((len(texts), 64), torch.nan)}, "not finite"),
+        ({"encode_embedded": lambda self, embedded, tokens: embedded.mean(dim=1)}, "must equal encode_text"),
+        ({"embed_tokens": None}, "embed tokens|prompt path"),
+        ({"logit_scale": -2.0}, "logarithm"),
+        ({"negative_patch_size": 65}, "1..image_size"),
+    ],
+)
+def test_what_is_wrong_is_found_by_trying(changes, message, example):
+    if "encode_embedded" in changes:  # encode_text has to keep working
+        original = type(example["model"]).encode_embedded
+        changes = changes | {"encode_text": lambda self, texts: _encode(self, original, texts)}
+    with pytest.raises(InvalidInputError, match=message):
+        check_model(broken(example["model"], **changes))
+
+
+def _encode(model, encode_embedded, texts):
+    tokens = model.tokenize(texts)
+    return encode_embedded(model, model.embed_tokens(tokens), tokens)
+
+
+def test_training_mode_and_gradients_are_found(example):
+    model = example["model"].train().requires_grad_(True)
+    with pytest.raises(InvalidInputError, match=r"(?s)training mode.*require gradients.*others in the batch"):
+        check_model(model)
+
+
+def test_networks_that_a_copy_would_share_are_found(example):
+    model = example["model"]
+    hidden = [model.image_encoder]
+    with pytest.raises(InvalidInputError, match=r"still encodes the same|no gradient"):
+        check_model(broken(model, encode_image=lambda self, images: hidden[0](self.prepare(images))))
+
+
+def test_what_a_model_cannot_do_is_no_error(example):
+    model = broken(example["model"], encode_text=lambda self, texts: torch.randn(len(texts), 64))
+    for call in ("tokenize", "embed_tokens", "encode_embedded"):
+        delattr(example["MyModel"], call)
+    model.text_encoder = None
+    model.image_encoder = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 64)).requires_grad_(False).eval()
+    notes = check_model(model)
+    assert {note.partition(":")[0] for note in notes} == {"tent", "eta", "sar", "deyo", "tpt", "bat"}
+    with pytest.raises(UnsupportedModelError, match="no normalisation layer"):
+        METHODS.get("tent")(ZeroShotClassifier(model, ["a", "b"]))
