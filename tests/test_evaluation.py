@@ -324,7 +324,7 @@ def test_a_worker_reports_methods_that_the_model_cannot_serve(tmp_path):
     save_file(timm.create_model("test_vit", num_classes=10).state_dict(), tmp_path / "vit.safetensors")
     model = f"timm:test_vit:{tmp_path / 'vit.safetensors'}"
     configs = plan_runs(["clip", "bat"], model=model, data="glyphs-val-c", corruptions=["clean"], limit=4)
-    run_module._start_worker(RunStore(tmp_path), None, "cpu", None, 1)
+    run_module._start_worker(Runner(RunStore(tmp_path)), 1)
     records, unavailable = run_module._run_task(configs)
     assert [record.config.method for record in records] == ["clip"]
     assert unavailable.keys() == {"bat"}
