@@ -111,6 +111,10 @@ class RunRequest:
             settings=dict(parse_setting(text) for text in self.settings or []),
         )
 
+    @property
+    def uses_embedded_data(self) -> bool:
+        return self.preset is None if self.data is None else self.data.startswith("glyphs")
+
     def _model(self, preset: Preset | None) -> str:
         from tta_panda.models import parse_model_name
 
