@@ -251,7 +251,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path):
     assert "Traceback" not in errors
     finished = list(tmp_path.glob("*.json"))
     assert finished
-    assert all(json.loads(path.read_text())["samples"] == 1000 for path in finished)
+    assert all(json.loads(path.read_text())["samples"] == 600 for path in finished)
 
 
 def test_brackets_in_what_a_user_types_are_printed(succeeded):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from tta_panda.cli.common import JsonOption, make_console, print_json
 from tta_panda.cli.runs import RunRequest, takes_request, with_and_without_panda
+
+EMBEDDED_LIMIT = 600
+"""Images of the embedded data unless --limit says otherwise: all methods on all corruptions then take minutes."""
 
 
 @takes_request
@@ -18,11 +22,16 @@ def bench(
     ] = "all",
     as_json: JsonOption = False,
 ) -> None:
-    """Compare methods with and without Panda; prints tables and writes report.html beside the records."""
+    """Compare methods with and without Panda; prints tables and writes report.html beside the records.
+
+    Of the embedded data, 600 images per corruption are used unless --limit says otherwise.
+    """
     from tta_panda.reporting.html import write_report
     from tta_panda.reporting.tables import result_tables
     from tta_panda.reporting.terminal import print_results
 
+    if request.limit is None and request.uses_embedded_data:
+        request = replace(request, limit=EMBEDDED_LIMIT)
     outcome = request.run(with_and_without_panda(methods))
     outcome.report_unavailable()
     records, finished = outcome.records, outcome.finished

@@ -91,6 +91,10 @@ class BenchmarkRequest:
     def data_name(self, preset: Preset | None) -> str:
         return self.data or (preset.data if preset else "glyphs-c")
 
+    @property
+    def uses_embedded_data(self) -> bool:
+        return self.preset is None if self.data is None else self.data.startswith("glyphs")
+
     def runner(self, store: RunStore, configs: Sequence[RunConfig]) -> Runner:
         """What makes the records of these runs."""
         from tta_panda.evaluation.run import Runner, default_workers
