@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.data.dataset import CLEAN
 from tta_panda.experiments.base import Experiment, Outcomes
 from tta_panda.experiments.layout import corruption_rows
-from tta_panda.experiments.results import BIAS, BarFigure, Bars, Column, Result, Row, Table
+from tta_panda.experiments.results import BIAS, BarFigure, Bars, Cell, Column, Result, Row, Table
 from tta_panda.experiments.setup import Series, Setup
 
 
@@ -44,18 +44,18 @@ class BiasFigure(Experiment):
         clean = cells[clip][CLEAN].value
         level = None if clean is None else ("clip on clean images", clean)
         groups = [name.replace("_", " ") for name in CORRUPTIONS]
+        notes = _notes(cells[clip], {series.label: cells[series] for series in (positive, panda)})
         figure = BarFigure(f"{self.about} Lower is better.", BIAS.title, groups, bars, level)
-        return Result([Table("Prediction bias (L1)", "corruption", columns, rows)], [figure], _notes(outcomes))
+        return Result([Table("Prediction bias (L1)", "corruption", columns, rows)], [figure], notes)
 
 
-def _notes(outcomes: Outcomes) -> list[str]:
-    clip, positive, panda = BiasFigure().series(outcomes.setup)
+def _notes(of_clip: Mapping[str, Cell], others: Mapping[str, Mapping[str, Cell]]) -> list[str]:
     notes = []
-    for series in (positive, panda):
-        pairs = [(outcomes.cell(series, BIAS, n).value, outcomes.cell(clip, BIAS, n).value) for n in CORRUPTIONS]
-        known = [(one, other) for one, other in pairs if one is not None and other is not None]
-        lower, higher = sum(a < b for a, b in known), sum(a > b for a, b in known)
-        notes.append(f"{series.label} against clip: bias lower in {lower}, higher in {higher} of {len(known)}.")
+    for label, cells in others.items():
+        changes = [(cells[name] - of_clip[name]).value for name in CORRUPTIONS]
+        known = [change for change in changes if change is not None]
+        lower, higher = sum(change < 0 for change in known), sum(change > 0 for change in known)
+        notes.append(f"{label} against clip: bias lower in {lower}, higher in {higher} of {len(known)}.")
     notes.append(
         "In the paper (ViT-B/32, CIFAR-10-C): positive augmentation lower in 4, higher in 11 of 15; Panda lower in 15."
     )
