@@ -8,7 +8,7 @@ demo: .venv/.installed  ## compare CLIP and Tent with and without Panda on the e
 	$(BIN)/tta-panda bench --methods clip,tent --limit 1000 --output runs
 
 test: .venv/.installed-for-tests  ## run all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 lint: .venv/.installed-for-tests  ## check style and types
 	$(BIN)/ruff check .
