@@ -211,6 +211,21 @@ def test_a_diverging_method_is_reported_in_words(tmp_path):
     with pytest.raises(NumericalError, match="smaller learning rate"):
         Runner(store).run(configs)
     assert [record.config.method for record in store.records()] == ["clip"]
+    assert [record.config.method for record in Runner(store, skip_diverged=True).run(configs)] == ["clip"]
+
+
+def test_one_that_diverges_takes_no_other_of_its_pass_with_it(tmp_path, monkeypatch):
+    original = CLIP._adapt_encoded
+
+    def broken_with_panda(self, encoded):
+        logits = original(self, encoded)
+        return logits if self.features.debiaser is None else logits * float("nan")
+
+    monkeypatch.setattr(CLIP, "_adapt_encoded", broken_with_panda)
+    with pytest.raises(NumericalError, match="after 0 images"):
+        Runner(RunStore(tmp_path)).run(plan(["clip+panda", "clip"]))
+    [record] = RunStore(tmp_path).records()
+    assert not record.config.panda and record.samples == 50
 
 
 def test_records_survive_json(tmp_path):

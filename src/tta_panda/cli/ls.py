@@ -84,7 +84,7 @@ def _experiments(_pattern: str) -> Rows:
         runs = {"runs": len(experiment.runs(full)), "quick": len(experiment.runs(quick))}
         about = f"{experiment.title}. {experiment.about}"
         rows.append(
-            {"name": name, **runs, "about": about, "in the paper": experiment.in_paper, "needs": experiment.needs}
+            {"name": name, "about": about, "in the paper": experiment.in_paper, **runs, "needs": experiment.needs(full)}
         )
     return rows
 

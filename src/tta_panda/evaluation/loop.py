@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from torch import Tensor
 
 from tta_panda.data.stream import Stream
+from tta_panda.errors import NumericalError
 from tta_panda.evaluation.memory import PeakMemory
 from tta_panda.evaluation.metrics import TalliesByTenth, Tally
 from tta_panda.methods.base import FrozenMethod, Method
@@ -26,9 +27,15 @@ class Evaluation:
         self.betas: list[float] = []
         self.passes = EncoderPasses()
         self.peak_memory: int | None = None
+        self.divergence: NumericalError | None = None
+        """Why it ended early, if it did; methods that share passes with this one go on."""
 
     def update(self, logits: Tensor, labels: Tensor, seconds: float) -> None:
-        self.tally.update(logits, labels)
+        try:
+            self.tally.update(logits, labels)
+        except NumericalError as error:
+            self.divergence = error
+            return
         self.tenths.update(logits, labels)
         self.seconds += seconds
         self.passes = self.method.passes
@@ -82,6 +89,8 @@ class _Alone:
         self.evaluation = evaluation
 
     def __call__(self, images: Tensor, labels: Tensor) -> None:
+        if self.evaluation.divergence:
+            return
         start = time.perf_counter()
         # To the CPU within the measured time: a GPU hands its result out before it is done.
         logits = self.evaluation.method.adapt(images).cpu()
@@ -102,6 +111,8 @@ class _Together:
     def __call__(self, images: Tensor, labels: Tensor) -> None:
         shared = self.features.encode(images)
         for evaluation, method in self.members:
+            if evaluation.divergence:
+                continue
             encoded, seconds = shared.part_of(method.features)
             start = time.perf_counter()
             logits = method.adapt_encoded(encoded).cpu()

@@ -15,7 +15,7 @@ from tta_panda.data import load_data
 from tta_panda.data.dataset import UNLABELLED, Dataset
 from tta_panda.data.stream import Stream
 from tta_panda.data.workers import worker_pool
-from tta_panda.errors import DataError, NumericalError, UnsupportedModelError
+from tta_panda.errors import DataError, UnsupportedModelError
 from tta_panda.evaluation.loop import Evaluation, evaluate, shared_passes
 from tta_panda.evaluation.record import PassesPerBatch, RunConfig, RunRecord, Tenth, describe_environment
 from tta_panda.evaluation.store import RunStore
@@ -129,16 +129,16 @@ class Runner:
         for group in [[i] for i in range(len(methods))] if self.alone else shared_passes(methods):
             members = [configs[i] for i in group]
             report = functools.partial(advance, members)
-            try:
-                evaluations = evaluate([methods[i] for i in group], stream, report, alone=self.alone)
-            except NumericalError:
-                if not self.skip_diverged:
-                    raise
-                continue
+            evaluations = evaluate([methods[i] for i in group], stream, report, alone=self.alone)
             for config, evaluation in zip(members, evaluations, strict=True):
+                if evaluation.divergence:
+                    continue
                 record = self._record(config, evaluation, dataset, self._load(first).weights_hash)
                 self.store.save(record)
                 yield record
+            divergences = [evaluation.divergence for evaluation in evaluations if evaluation.divergence]
+            if divergences and not self.skip_diverged:
+                raise divergences[0]
 
     def prepare(self, config: RunConfig) -> tuple[Dataset, Classifier]:
         """What a run works on, and with."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from tta_panda.data.corruptions import CORRUPTIONS
+from tta_panda.data.dataset import CLEAN
 from tta_panda.evaluation.record import RunConfig, RunRecord
 from tta_panda.experiments.results import ACCURACY, Cell, Metric, Result
 from tta_panda.experiments.setup import Series, Setup, Variant
@@ -70,7 +71,6 @@ class Experiment(ABC):
     """What it shows, in a sentence."""
     in_paper: ClassVar[str]
     """Where it stands in the paper."""
-    needs: ClassVar[str] = "labelled clean and corrupted images"
     measured_alone: ClassVar[bool] = False
     """Whether its runs are timed, so that none of them may share passes with others or run beside them."""
 
@@ -85,6 +85,15 @@ class Experiment(ABC):
     def corruptions(self, setup: Setup) -> Sequence[str]:
         """Where it is compared."""
         return CORRUPTIONS
+
+    def needs(self, setup: Setup) -> str:
+        """What has to be there, in a few words."""
+        names = self.corruptions(setup)
+        corrupted = [name for name in names if name != CLEAN]
+        parts = ["clean images"] * (CLEAN in names)
+        if corrupted:
+            parts.append(corrupted[0].replace("_", " ") if len(corrupted) == 1 else f"{len(corrupted)} corruptions")
+        return ", ".join(parts + ["an idle machine"] * self.measured_alone) or "nothing"
 
     def runs(self, setup: Setup) -> list[RunConfig]:
         """Every run that `lay_out` looks at, once."""

@@ -21,7 +21,6 @@ class TheoremFigure(Experiment):
     title = "The theorem"
     about = "Accuracy of the paper's one-dimensional example: lines are the closed form, points a simulation."
     in_paper = "Theorem 4.1"
-    needs = "nothing"
 
     def series(self, setup: Setup) -> list[Series]:
         return []

@@ -35,7 +35,6 @@ class TimeTable(Experiment):
     title = "Time with and without Panda"
     about = "Seconds over one stream, alone on the machine, and what Panda adds."
     in_paper = "Table 3"
-    needs = "labelled images, and a machine that does nothing else meanwhile"
     measured_alone = True
 
     def series(self, setup: Setup) -> list[Series]:
