@@ -14,6 +14,7 @@ from data_files import write_cifar_c, write_clean_cifar
 from test_cli import ENVIRONMENT, Outside
 
 from tta_panda.cli import app, main
+from tta_panda.errors import InvalidInputError
 from tta_panda.evaluation.memory import PeakMemory
 from tta_panda.evaluation.run import Runner
 from tta_panda.evaluation.store import RunStore
@@ -50,7 +51,7 @@ def test_a_plan_says_what_runs_what_exists_and_how_long_it_takes(tmp_path, capsy
 def test_timed_runs_stand_alone_and_have_records_of_their_own(tmp_path):
     experiments = [EXPERIMENTS.get(name)() for name in ("table-time", "table-main")]
     together, timed = divide_work(
-        experiments, Setup(quick=True), tmp_path, lambda store, runs: Runner(store, workers=2)
+        experiments, [Setup(quick=True)], tmp_path, lambda store, runs: Runner(store, workers=2)
     )
     assert (together.alone, together.runner.workers, together.runner.store.root) == (False, 2, tmp_path)
     assert (timed.alone, timed.runner.workers, timed.runner.store.root) == (True, 1, tmp_path / "alone")
@@ -80,6 +81,19 @@ def test_a_benchmark_on_disk_is_run_with_the_papers_settings(tmp_path, tiny_chec
     assert found["tent"]["lr"] == found["tent+panda"]["lr"] == 2e-4
     assert found["tent+panda"]["beta"] == 0.6
     assert "preset cifar10-c" in (tmp_path / "out" / "fig-evolution" / "report.html").read_text()
+
+
+def test_several_benchmarks_by_one_command(tmp_path, tiny_checkpoint):
+    root = tmp_path / "data"
+    write_cifar_c(root, "CIFAR-10-C")
+    write_cifar_c(root, "CIFAR-100-C")
+    arguments = ["--preset", "cifar10-c,cifar100-c", "--model", tiny_checkpoint, "--data-root", root, "--seeds", "0"]
+    reproduce("fig-evolution", *arguments, "-o", tmp_path / "out")
+    assert {path.parent.parent.name for path in (tmp_path / "out").glob("*/*/*.csv")} == {"cifar10-c", "cifar100-c"}
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert 'id="cifar10-c-fig-evolution"' in page and 'id="cifar100-c-fig-evolution"' in page
+    with pytest.raises(InvalidInputError, match="leave out --data"):
+        reproduce("fig-evolution", "--preset", "all", "--data", "cifar10-c")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
 from tta_panda.methods import METHODS
 from tta_panda.reporting.cells import NOT_RUN, grid_of
 from tta_panda.reporting.exports import latex_text, to_csv, to_latex, to_markdown
-from tta_panda.reporting.reproduction import Reproduction, render_reproductions, write_files
+from tta_panda.reporting.reproduction import Part, Reproduction, render_reproductions, write_files
 
 QUICK = Setup(quick=True, seeds=(0, 1))
 
@@ -85,7 +85,7 @@ def test_what_was_not_run_says_so_and_nothing_is_invented(name):
     each = reproduction(name, records={})
     own = [table for table in each.result.tables if not table.of_paper]
     assert {text for table in own for text in texts(table)} <= {NOT_RUN}
-    render_reproductions(QUICK, [each])
+    render_reproductions([Part(QUICK, [each])])
 
 
 def test_what_an_experiment_needs_follows_from_its_runs():
@@ -183,8 +183,28 @@ def test_the_papers_numbers_stand_beside_ours_where_the_setting_is_the_papers():
         assert not any(cell.paper for table in embedded.tables for row in table.rows for cell in row.cells)
     [tent] = [row for row in reproduction("table-main", setup).result.tables[0].rows if row.name == "tent"]
     assert [cell.paper for cell in tent.cells] == [Printed(62.8, 0.1), Printed(71.1, 0.1), Printed(8.3)]
-    page = render_reproductions(setup, [reproduction("table-main", setup)])
+    page = render_reproductions([Part(setup, [reproduction("table-main", setup)])])
     assert "paper 71.1 ± 0.1" in page
+
+
+def test_several_benchmarks_stand_side_by_side():
+    setups = [
+        Setup(f"{preset.model}:openai", name, preset, seeds=(0,), beta="paper") for name, preset in PRESETS.items()
+    ]
+    names = ["table-main", "table-corruptions", "table-pda", "fig-histograms"]
+    parts = [Part(setup, [reproduction(name, setup) for name in names]) for setup in setups]
+    across = Part.across(parts)
+    assert [each.name for each in across.reproductions] == ["table-main", "table-pda"]
+    [table] = across.reproductions[0].result.tables
+    assert [column.title for column in table.columns] == [
+        f"{name}: {what}" for name in PRESETS for what in ("plain", "+panda", "Δ")
+    ]
+    sar = next(row for row in table.rows if row.name == "sar")
+    assert sar.cells[4] == parts[1].reproductions[0].result.tables[0].rows[table.rows.index(sar)].cells[1]
+    assert [cell.paper.value for cell in sar.cells] == [63.3, 70.7, 7.4, 39.1, 41.7, 2.6, 31.8, 32.4, 0.6]
+    page = render_reproductions([across, *parts])
+    for anchor in ("all-benchmarks-table-main", "cifar100-c-table-main", "imagenet-c-fig-histograms"):
+        assert f'id="{anchor}"' in page and f'href="#{anchor}"' in page
 
 
 TABLE = Table(

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import JsonOption, make_console, numbers, print_json
+from tta_panda.cli.common import JsonOption, make_console, numbers, print_json, words
 from tta_panda.cli.runs import BenchmarkRequest, run_with_progress, takes_request
 from tta_panda.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from tta_panda.evaluation.presets import Preset
     from tta_panda.experiments.base import Experiment
     from tta_panda.experiments.setup import Beta, Setup
     from tta_panda.experiments.work import Work
-    from tta_panda.reporting.reproduction import Reproduction
+    from tta_panda.reporting.reproduction import Part, Reproduction
 
 ALL = "all"
 
@@ -26,6 +27,10 @@ ALL = "all"
 class ReproduceRequest(BenchmarkRequest):
     """What experiments are made of, and where their results go."""
 
+    preset: Annotated[
+        str | None,
+        typer.Option("--preset", help="The paper's settings of a benchmark; several with commas, or all."),
+    ] = None
     seeds: Annotated[
         str | None,
         typer.Option("--seeds", help="Of data order and negatives, as 0,1,2 or 0-4.", show_default="0-4; quick: 0,1"),
@@ -45,13 +50,21 @@ class ReproduceRequest(BenchmarkRequest):
         "reproduction"
     )
 
-    def setup(self) -> Setup:
+    def setups(self) -> list[Setup]:
+        """One for each benchmark."""
         from tta_panda.evaluation.presets import PRESETS, get_preset
+
+        if self.preset is None:
+            # The paper's data are run as the paper runs them, without being asked.
+            return [self._setup(PRESETS.get(self.data_name(None)))]
+        names = list(PRESETS) if self.preset == ALL else list(dict.fromkeys(words(self.preset)))
+        if len(names) > 1 and self.data:
+            raise InvalidInputError(f"--preset names {len(names)} benchmarks, each with its data: leave out --data.")
+        return [self._setup(get_preset(name)) for name in names]
+
+    def _setup(self, preset: Preset | None) -> Setup:
         from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
 
-        # The paper's data are run as the paper runs them, without being asked.
-        named = self.preset or (self.data if self.data in PRESETS else None)
-        preset = None if named is None else get_preset(named)
         seeds = QUICK_SEEDS if self.quick else PAPER_SEEDS
         return Setup(
             model=self.model_name(preset),
@@ -89,24 +102,23 @@ def reproduce(
 
     chosen = list(EXPERIMENTS) if ALL in names else list(dict.fromkeys(names))
     experiments = {name: EXPERIMENTS.get(name)() for name in chosen}
-    setup = request.setup()
-    works = divide_work(list(experiments.values()), setup, request.output / "records", request.runner)
+    setups = request.setups()
+    works = divide_work(list(experiments.values()), setups, request.output / "records", request.runner)
     if dry_run:
         _print_plan(works, as_json)
         return
     outcomes = [run_with_progress(work.runner, work.runs) for work in works]
     for outcome in outcomes:
         outcome.report_unavailable()
-    existed = sum(outcome.finished for outcome in outcomes)
-    reproductions = _lay_out(experiments, setup, works, request.output)
-    page = request.output / ("report.html" if len(chosen) > 1 else f"{chosen[0]}/report.html")
-    write_page(page, render_reproductions(setup, reproductions))
-    count = sum(len(work.runs) for work in works)
+    parts = _lay_out(experiments, setups, works, request.output)
+    page = request.output / (f"{chosen[0]}/report.html" if len(chosen) == len(setups) == 1 else "report.html")
+    write_page(page, render_reproductions(list(parts.values())))
+    count, existed = sum(len(work.runs) for work in works), sum(outcome.finished for outcome in outcomes)
     if as_json:
-        rows = [_json_row(each, request.output) for each in reproductions]
+        rows = [_json_row(each, folder) for folder, part in parts.items() for each in part.reproductions]
         print_json(rows, runs=count, skipped=existed, report=str(page))
         return
-    _print_results(setup, reproductions, {name for outcome in outcomes for name in outcome.unavailable})
+    _print_results(list(parts.values()), {name for outcome in outcomes for name in outcome.unavailable})
     suffix = f" ({existed} of {count} runs existed already)" if existed else ""
     typer.echo(f"\nReport: {page}{suffix}")
 
@@ -120,28 +132,37 @@ def _parse_beta(text: str) -> Beta:
 
 
 def _lay_out(
-    experiments: Mapping[str, Experiment], setup: Setup, works: list[Work], output: Path
-) -> list[Reproduction]:
-    """Tables and figures of all experiments, as files too."""
-    from tta_panda.reporting.reproduction import Reproduction, write_files
+    experiments: Mapping[str, Experiment], setups: Sequence[Setup], works: Sequence[Work], output: Path
+) -> dict[Path, Part]:
+    """Tables and figures of all experiments, as files too, by the folder that holds them."""
+    from tta_panda.reporting.reproduction import Part, Reproduction, write_files
 
-    records = {work.alone: work.runner.store.existing(work.runs) for work in works}
-    reproductions = []
-    for name, experiment in experiments.items():
-        each = Reproduction.of(name, experiment, setup, records[experiment.measured_alone])
-        write_files(each, output / name)
-        reproductions.append(each)
-    return reproductions
+    parts = {}
+    for setup in setups:
+        records = {work.alone: work.runner.store.existing(work.runs) for work in works if work.setup is setup}
+        reproductions = [
+            Reproduction.of(name, experiment, setup, records[experiment.measured_alone])
+            for name, experiment in experiments.items()
+        ]
+        parts[output / setup.data if len(setups) > 1 else output] = Part(setup, reproductions)
+    if len(parts) > 1:
+        parts = {output: Part.across(list(parts.values())), **parts}
+    for folder, part in parts.items():
+        for each in part.reproductions:
+            write_files(each, folder / each.name)
+    return parts
 
 
-def _print_results(setup: Setup, reproductions: list[Reproduction], unavailable: set[str]) -> None:
+def _print_results(parts: Sequence[Part], unavailable: set[str]) -> None:
     from tta_panda.reporting.terminal import print_experiment
 
     console = make_console()
-    console.print(str(setup))
-    for each in reproductions:
-        print_experiment(console, f"{each.name}: {each.experiment.title}", each.result)
-    missing = {config.key: config for each in reproductions for config in each.runs if config.key not in each.records}
+    for part in parts:
+        console.print(str(part.setup or part.title))
+        for each in part.reproductions:
+            print_experiment(console, f"{each.name}: {each.experiment.title}", each.result)
+    everything = [each for part in parts for each in part.reproductions]
+    missing = {config.key: config for each in everything for config in each.runs if config.key not in each.records}
     for config in missing.values():
         if str(config.method_name) in unavailable:
             continue
@@ -149,18 +170,18 @@ def _print_results(setup: Setup, reproductions: list[Reproduction], unavailable:
         console.print(f"Diverged, so left out: {config.method_name} on {config.corruption}, {config.options}")
 
 
-def _json_row(reproduction: Reproduction, output: Path) -> dict[str, Any]:
+def _json_row(reproduction: Reproduction, folder: Path) -> dict[str, Any]:
     from tta_panda.reporting.cells import grid_of
 
     tables = []
     for table in reproduction.result.tables:
         grid = grid_of(table)
-        rows = {row.name: [cell.text for cell in row.cells] for row in grid.rows}
+        rows = {row.name: [cell.full for cell in row.cells] for row in grid.rows}
         tables.append({"title": grid.title, "of_paper": table.of_paper, "columns": list(grid.headers), "rows": rows})
-    return {"name": reproduction.name, "files": str(output / reproduction.name), "tables": tables}
+    return {"name": reproduction.name, "files": str(folder / reproduction.name), "tables": tables}
 
 
-def _print_plan(works: list[Work], as_json: bool) -> None:
+def _print_plan(works: Sequence[Work], as_json: bool) -> None:
     from tta_panda.evaluation.estimate import estimate_seconds
 
     rows = [row for work in works for row in work.rows()]

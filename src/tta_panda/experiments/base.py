@@ -10,7 +10,7 @@ from typing import ClassVar
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.data.dataset import CLEAN
 from tta_panda.evaluation.record import RunConfig, RunRecord
-from tta_panda.experiments.results import ACCURACY, Cell, Metric, Result
+from tta_panda.experiments.results import ACCURACY, Cell, Metric, Result, side_by_side
 from tta_panda.experiments.setup import Series, Setup, Variant
 
 
@@ -74,6 +74,9 @@ class Experiment(ABC):
     measured_alone: ClassVar[bool] = False
     """Whether its runs are timed, so that none of them may share passes with others or run beside them."""
 
+    compares_benchmarks: ClassVar[bool] = False
+    """Whether its first table is also shown for several benchmarks side by side, as in the paper."""
+
     @abstractmethod
     def series(self, setup: Setup) -> list[Series]:
         """Everything that is compared."""
@@ -81,6 +84,10 @@ class Experiment(ABC):
     @abstractmethod
     def lay_out(self, outcomes: Outcomes) -> Result:
         """Tables and figures of what was run."""
+
+    def lay_out_across(self, benchmarks: Sequence[Outcomes]) -> Result:
+        """Several benchmarks in one table."""
+        return Result([side_by_side({each.setup.data: self.lay_out(each).tables[0] for each in benchmarks})])
 
     def corruptions(self, setup: Setup) -> Sequence[str]:
         """Where it is compared."""

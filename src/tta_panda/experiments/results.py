@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from tta_panda.experiments.paper import Printed
@@ -16,16 +16,17 @@ class Metric(NamedTuple):
 
     field: str
     title: str
+    short: str = ""
     factor: float = 1.0
     decimals: int = 3
     better: Better = "lower"
 
 
-ACCURACY = Metric("accuracy", "accuracy (%)", 100.0, 1, "higher")
-BIAS = Metric("l1", "prediction bias (L1)")
-CALIBRATION = Metric("ece", "calibration error")
-LIKELIHOOD = Metric("nll", "negative log-likelihood")
-RECALL_SPREAD = Metric("recall_sd", "s.d. of class recalls")
+ACCURACY = Metric("accuracy", "accuracy (%)", "accuracy", 100.0, 1, "higher")
+BIAS = Metric("l1", "prediction bias (L1)", "L1")
+CALIBRATION = Metric("ece", "calibration error (ECE)", "ECE")
+LIKELIHOOD = Metric("nll", "negative log-likelihood (NLL)", "NLL")
+RECALL_SPREAD = Metric("recall_sd", "s.d. of class recalls", "recall s.d.")
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,17 @@ class Table:
     """Whether every number in it is the paper's own, of another model and other data."""
     name: str = ""
     """Ends the name of its files, where an experiment has several tables."""
+
+
+def side_by_side(tables: Mapping[str, Table]) -> Table:
+    """Tables with the same rows as one, their columns told apart by the names of the tables."""
+    first = next(iter(tables.values()))
+    columns = [replace(c, title=f"{name}: {c.title}") for name, table in tables.items() for c in table.columns]
+    rows = [
+        row._replace(cells=[cell for table in tables.values() for cell in table.rows[index].cells])
+        for index, row in enumerate(first.rows)
+    ]
+    return replace(first, columns=columns, rows=rows)
 
 
 @dataclass(frozen=True)

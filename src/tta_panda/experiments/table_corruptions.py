@@ -18,6 +18,7 @@ class CorruptionsTable(MainTable):
     title = "Every corruption"
     about = "The accuracies of the main table on each of the 15 corruptions."
     in_paper = "Appendix, table of all corruption domains"
+    compares_benchmarks = False
 
     def lay_out(self, outcomes: Outcomes) -> Result:
         setup = outcomes.setup

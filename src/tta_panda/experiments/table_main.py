@@ -25,6 +25,7 @@ class MainTable(Experiment):
     title = "Ten methods with and without Panda"
     about = "Mean accuracy over 15 corruptions, mean ± s.d. over seeds, and what Panda changes."
     in_paper = "Table 1"
+    compares_benchmarks = True
 
     def series(self, setup: Setup) -> list[Series]:
         return [series for name in METHODS for series in (setup.plain(name), *setup.with_panda(name))]
@@ -67,7 +68,7 @@ def _beyond(outcomes: Outcomes) -> Table:
     columns = [
         Column(title, metric.decimals, metric.better)
         for metric in metrics
-        for title in (metric.title, f"{metric.title}, +panda")
+        for title in (metric.short, f"{metric.short} +panda")
     ]
     rows = [
         Row(
@@ -80,7 +81,6 @@ def _beyond(outcomes: Outcomes) -> Table:
         )
         for name in METHODS
     ]
+    names = ", ".join(metric.title for metric in metrics)
     note = "Lower is better throughout. Zero's probabilities are the softmax of its votes."
-    return Table(
-        f"Bias, calibration, likelihood and class recalls, {_MEAN}", "method", columns, rows, note, name="more"
-    )
+    return Table(f"{names[0].upper()}{names[1:]}, {_MEAN}", "method", columns, rows, note, name="more")

@@ -19,6 +19,7 @@ class NegativeAugmentationTable(Experiment):
     title = "Select and weight, or subtract"
     about = "DeYO as it is, and with Panda's offset in the place of its own negatives (second filter and weight)."
     in_paper = "Table 4 and its appendix"
+    compares_benchmarks = True
 
     def series(self, setup: Setup) -> list[Series]:
         clip, deyo, offset = _ROWS

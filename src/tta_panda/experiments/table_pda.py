@@ -15,6 +15,7 @@ class PositiveAugmentationTable(Experiment):
     title = "Positive augmentation against Panda"
     about = "TPT, Zero and TPS, which look at many views of each image, against Tent with Panda."
     in_paper = "Table 2"
+    compares_benchmarks = True
 
     def series(self, setup: Setup) -> list[Series]:
         return [*(setup.plain(name) for name in _POSITIVE), *setup.with_panda("tent")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from tta_panda.experiments.setup import Setup
 class Work(NamedTuple):
     """Runs that are made in one way: together, or each alone and timed."""
 
+    setup: Setup
     alone: bool
     runs: list[RunConfig]
     runner: Runner
@@ -45,7 +47,7 @@ class Work(NamedTuple):
 
 def divide_work(
     experiments: Sequence[Experiment],
-    setup: Setup,
+    setups: Sequence[Setup],
     records: Path,
     make_runner: Callable[[RunStore, Sequence[RunConfig]], Runner],
 ) -> list[Work]:
@@ -54,7 +56,7 @@ def divide_work(
     Timed runs have a folder of records to themselves: the same run may exist in the other one, made in company.
     """
     works = []
-    for alone in (False, True):
+    for alone, setup in itertools.product((False, True), setups):
         own = [experiment for experiment in experiments if experiment.measured_alone == alone]
         if not own:
             continue
@@ -62,5 +64,5 @@ def divide_work(
         runner = make_runner(RunStore(records / "alone" if alone else records), runs)
         runner.alone, runner.skip_diverged = alone, True
         runner.workers = 1 if alone else runner.workers
-        works.append(Work(alone, runs, runner))
+        works.append(Work(setup, alone, runs, runner))
     return works

@@ -17,30 +17,29 @@ def number(value: float, column: Column) -> str:
 
 def spread(sd: float | None, column: Column) -> str:
     """The s.d. as text, if there is any."""
-    return "" if sd is None else f" {PLUS_MINUS} {sd:.{max(1, column.decimals)}f}"
+    return "" if sd is None else f"{PLUS_MINUS} {sd:.{max(1, column.decimals)}f}"
 
 
-def grid_of(table: Table, *, with_spread: bool = True) -> Grid:
+def grid_of(table: Table) -> Grid:
     """The table as text for a terminal or a page."""
     rows = [
         GridRow(
             "mean" if row.is_mean else "first" if row.group else "",
             row.group,
             row.name,
-            [text_cell(c, column, with_spread) for c, column in zip(row.cells, table.columns, strict=True)],
+            [text_cell(c, column) for c, column in zip(row.cells, table.columns, strict=True)],
         )
         for row in table.rows
     ]
     return Grid(table.title, [column.title for column in table.columns], rows, table.rows_are)
 
 
-def text_cell(cell: Cell, column: Column, with_spread: bool = True) -> TextCell:
-    paper = ""
+def text_cell(cell: Cell, column: Column) -> TextCell:
+    paper = None
     if cell.paper is not None:
-        paper = f"paper {number(cell.paper.value, column)}{spread(cell.paper.sd, column) if with_spread else ''}"
+        paper = TextCell(number(cell.paper.value, column), spread=spread(cell.paper.sd, column))
     if cell.value is None:
-        return TextCell(NOT_RUN, "missing", paper)
+        return TextCell(NOT_RUN, "missing", paper=paper)
     # Rounded as shown, so that a difference of nothing has no colour.
     kind = make_cell(cell.value, column.is_delta, column.decimals, column.better == "higher").kind
-    shown = number(cell.value, column) + (spread(cell.sd, column) if with_spread else "")
-    return TextCell(shown, kind if column.better else "", paper)
+    return TextCell(number(cell.value, column), kind if column.better else "", spread(cell.sd, column), paper)

@@ -45,7 +45,7 @@ def to_markdown(table: Table) -> str:
         "|" + "|".join(["---", *("---:" for _ in grid.headers)]) + "|",
     ]
     for row in grid.rows:
-        cells = [f"{cell.text} ({cell.paper})" if cell.paper else cell.text for cell in row.cells]
+        cells = [f"{cell.full} (paper {cell.paper.full})" if cell.paper else cell.full for cell in row.cells]
         lines.append("| " + " | ".join(text.replace("|", "\\|") for text in [row.name, *cells]) + " |")
     return "\n".join(lines + (["", table.note] if table.note else [])) + "\n"
 
@@ -82,7 +82,7 @@ def _latex_cell(cell: Cell, column: Column) -> str:
 
 def _latex_number(value: float, sd: float | None, column: Column) -> str:
     shown = number(value, column).replace("-", "$-$")
-    return shown + (f" {{\\scriptsize {latex_text(spread(sd, column).strip())}}}" if sd is not None else "")
+    return shown + (f" {{\\scriptsize {latex_text(spread(sd, column))}}}" if sd is not None else "")
 
 
 def latex_text(text: str) -> str:

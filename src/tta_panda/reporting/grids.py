@@ -12,8 +12,15 @@ from tta_panda.reporting.tables import Column, ResultTable, columns, lower_bias_
 class Cell(NamedTuple):
     text: str
     kind: Literal["", "better", "worse", "missing"] = ""
-    paper: str = ""
+    spread: str = ""
+    """The s.d. over seeds, as "± 0.1"."""
+    paper: Cell | None = None
     """What the paper printed for it."""
+
+    @property
+    def full(self) -> str:
+        """The number with its spread."""
+        return f"{self.text} {self.spread}" if self.spread else self.text
 
 
 class GridRow(NamedTuple):

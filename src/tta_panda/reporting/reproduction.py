@@ -52,6 +52,32 @@ class Reproduction:
         return cls(name, experiment, runs, own, experiment.lay_out(Outcomes(setup, own)))
 
 
+@dataclass(frozen=True)
+class Part:
+    """What one setup gave, or what several have in common."""
+
+    setup: Setup | None
+    reproductions: Sequence[Reproduction]
+
+    @property
+    def title(self) -> str:
+        return self.setup.data if self.setup else "All benchmarks"
+
+    @classmethod
+    def across(cls, parts: Sequence[Part]) -> Part:
+        """The experiments that are shown for several benchmarks side by side."""
+        compared = []
+        for several in zip(*(part.reproductions for part in parts), strict=True):
+            first = several[0]
+            if first.experiment.compares_benchmarks:
+                outcomes = [Outcomes(p.setup, r.records) for p, r in zip(parts, several, strict=True) if p.setup]
+                runs = [config for each in several for config in each.runs]
+                records = {key: record for each in several for key, record in each.records.items()}
+                result = first.experiment.lay_out_across(outcomes)
+                compared.append(Reproduction(first.name, first.experiment, runs, records, result))
+        return cls(None, compared)
+
+
 def write_files(reproduction: Reproduction, folder: Path) -> list[Path]:
     """Tables as CSV, Markdown and LaTeX, and figures as SVG, PNG and PDF."""
     paths: list[Path] = []
@@ -72,20 +98,30 @@ def _stem(reproduction: Reproduction, part: Table | Figure) -> str:
     return f"{reproduction.name}-{part.name}" if part.name else reproduction.name
 
 
-def render_reproductions(setup: Setup, reproductions: Sequence[Reproduction]) -> str:
+def render_reproductions(parts: Sequence[Part]) -> str:
     """All experiments on one page."""
-    records = {key: record for each in reproductions for key, record in each.records.items()}
-    wanted = {config.key for each in reproductions for config in each.runs}
+    everything = [each for part in parts for each in part.reproductions]
+    records = {key: record for each in everything for key, record in each.records.items()}
+    wanted = {config.key for each in everything for config in each.runs}
     return render(
         "reproduction.html.j2",
-        setup=str(setup),
         record_count=len(records),
         missing_count=len(wanted - set(records)),
-        paper_note=_paper_note(setup),
-        beta_note=_BETA_NOTES.get(str(setup.beta), f"Beta is {setup.beta} throughout."),
-        sections=[_section(each) for each in reproductions],
+        parts=[_part(part, f"{part.title.lower().replace(' ', '-')}-" if len(parts) > 1 else "") for part in parts],
         environment=environments(records.values()),
     )
+
+
+def _part(part: Part, prefix: str) -> dict[str, Any]:
+    return {
+        "title": part.title,
+        "notes": _notes(part.setup) if part.setup else [],
+        "sections": [{**_section(each), "anchor": f"{prefix}{each.name}"} for each in part.reproductions],
+    }
+
+
+def _notes(setup: Setup) -> list[str]:
+    return [f"{setup}.", _paper_note(setup), _BETA_NOTES.get(str(setup.beta), f"Beta is {setup.beta} throughout.")]
 
 
 def _paper_note(setup: Setup) -> str:

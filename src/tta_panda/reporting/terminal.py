@@ -12,9 +12,10 @@ from tta_panda.reporting.grids import METHODS_PER_GRID, Cell, Grid, result_grids
 from tta_panda.reporting.summary import summary_grids
 from tta_panda.reporting.tables import ResultTable
 
-_MOST_COLUMNS_WITH_SPREAD = 8
+_MOST_COLUMNS_WITH_SPREAD = 7
 
 _STYLES = {"": "", "better": "green", "worse": "red", "missing": "dim"}
+_PAPER_STYLE = "blue"
 
 
 def print_results(console: Console, table: ResultTable) -> None:
@@ -22,40 +23,46 @@ def print_results(console: Console, table: ResultTable) -> None:
     console.print(Text(f"\n{table.setting}", style="bold"))
     many = len({series.method.base for series in table.series}) > METHODS_PER_GRID
     for grid in summary_grids(table) if many else result_grids(table):
-        console.print()
-        console.print(_rich_table(grid))
+        _print_grid(console, grid)
     console.print()
     if not many:
         for line in verdicts(table):
             console.print(Text(line))
 
 
+def _print_grid(console: Console, grid: Grid) -> None:
+    """Its title over its rows; a title of the table itself would be broken to the table's width."""
+    console.print(Text(f"\n{grid.title}", style="bold"))
+    console.print(_rich_table(grid))
+
+
 def _rich_table(grid: Grid) -> Table:
     wide = len(grid.headers) > _MOST_COLUMNS_WITH_SPREAD
-    table = Table(title=grid.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    table.padding = (0, 1, 0, 0) if wide else (0, 1)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0) if wide else (0, 1))
     grouped = any(row.group for row in grid.rows)
     for header in ("", *([""] if grouped else []), *grid.headers):
         table.add_column(header, justify="right" if header else "left", no_wrap=not header)
     for row in grid.rows:
-        cells = [_text(cell) for cell in row.cells]
-        names = [*([Text(row.group, style="dim")] if grouped else []), Text(row.name)]
-        table.add_row(*names, *cells, style="bold" if row.kind == "mean" else None)
+        group = [Text(row.group, style="dim")] * grouped
+        cells = [Text(cell.text, style=_STYLES[cell.kind]) if wide else _with_all(cell) for cell in row.cells]
+        table.add_row(*group, Text(row.name), *cells, style="bold" if row.kind == "mean" else None)
+        if wide and any(cell.paper for cell in row.cells):  # no room beside the numbers
+            printed = [Text(cell.paper.text if cell.paper else "") for cell in row.cells]
+            table.add_row(*[Text()] * grouped, Text("  paper"), *printed, style=_PAPER_STYLE)
     return table
 
 
-def _text(cell: Cell) -> Text:
-    text = Text(cell.text, style=_STYLES[cell.kind])
-    return text.append(f" [{cell.paper}]", style="blue") if cell.paper else text
+def _with_all(cell: Cell) -> Text:
+    """The number with its spread, and what the paper printed."""
+    text = Text(cell.full, style=_STYLES[cell.kind])
+    return text.append(f" [paper {cell.paper.full}]", style=_PAPER_STYLE) if cell.paper else text
 
 
 def print_experiment(console: Console, title: str, result: Result) -> None:
-    """The tables of an experiment; of wide ones only the means, with all else in the files."""
+    """The tables of an experiment; wide ones without the spread over seeds, which is in the files."""
     console.print(Text(f"\n{title}", style="bold"))
     for table in result.tables:
-        grid = grid_of(table, with_spread=len(table.columns) <= _MOST_COLUMNS_WITH_SPREAD)
-        console.print()
-        console.print(_rich_table(grid))
+        _print_grid(console, grid_of(table))
         if table.note:
             console.print(Text(table.note, style="dim"))
     for note in result.notes:
