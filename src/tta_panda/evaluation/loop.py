@@ -75,10 +75,10 @@ def evaluate(
 
 
 def _warm_up(methods: Sequence[Method], stream: Stream) -> None:
-    """What only the first batch of a process costs, such as buffers and compiled kernels, is no method's time."""
+    """What only the first batch costs, such as memory that is taken and kernels that are compiled, is no method's time."""
     images, _ = next(iter(stream))
     for method in methods:
-        method.adapt(images[:10])
+        method.adapt(images)
         method.reset()
 
 

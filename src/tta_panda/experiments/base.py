@@ -10,7 +10,7 @@ from typing import ClassVar
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.data.dataset import CLEAN
 from tta_panda.evaluation.record import RunConfig, RunRecord
-from tta_panda.experiments.results import ACCURACY, Cell, Metric, Result, side_by_side
+from tta_panda.experiments.results import ACCURACY, Cell, Metric, Result, over_seeds, side_by_side
 from tta_panda.experiments.setup import Series, Setup, Variant
 
 
@@ -60,7 +60,7 @@ class Outcomes:
             metric.factor * statistics.fmean(getattr(record, metric.field) for record in records)
             for records in zip(*by_corruption, strict=True)
         ]
-        return Cell(statistics.fmean(by_seed), statistics.stdev(by_seed) if len(by_seed) > 1 else None)
+        return over_seeds(by_seed)
 
 
 class Experiment(ABC):

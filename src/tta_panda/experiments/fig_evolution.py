@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Literal
 
@@ -20,6 +19,7 @@ from tta_panda.experiments.results import (
     Result,
     Row,
     Table,
+    over_seeds,
 )
 from tta_panda.experiments.setup import Series, Setup
 
@@ -69,5 +69,5 @@ def _by_tenth(records: Sequence[RunRecord], metric: Metric) -> list[Cell]:
     cells = []
     for tenths in zip(*(record.tenths for record in records), strict=True):
         values = [metric.factor * getattr(tenth, name) for tenth in tenths]
-        cells.append(Cell(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None))
+        cells.append(over_seeds(values))
     return cells

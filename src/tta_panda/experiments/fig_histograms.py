@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
-
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.experiments.base import Experiment, Outcomes
 from tta_panda.experiments.layout import corruption_rows
-from tta_panda.experiments.results import Cell, Column, Histogram, HistogramFigure, Result, Row, Table
+from tta_panda.experiments.results import Cell, Column, Histogram, HistogramFigure, Result, Row, Table, over_seeds
 from tta_panda.experiments.setup import Series, Setup
 
 
@@ -42,5 +40,4 @@ class HistogramsFigure(Experiment):
 def _largest_share(counts_by_seed: list[list[int]]) -> Cell:
     if not counts_by_seed:
         return Cell()
-    shares = [100 * max(counts) / sum(counts) for counts in counts_by_seed]
-    return Cell(statistics.fmean(shares), statistics.stdev(shares) if len(shares) > 1 else None)
+    return over_seeds([100 * max(counts) / sum(counts) for counts in counts_by_seed])

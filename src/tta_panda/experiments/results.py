@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
@@ -45,6 +46,11 @@ class Cell:
         if self.paper is not None and other.paper is not None:
             paper = Printed(round(self.paper.value - other.paper.value, 1))
         return Cell(value, None, paper)
+
+
+def over_seeds(values: Sequence[float]) -> Cell:
+    """Mean and s.d. of one value per seed."""
+    return Cell(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
 @dataclass(frozen=True)
