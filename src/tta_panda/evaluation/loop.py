@@ -75,7 +75,7 @@ def evaluate(
 
 
 def _warm_up(methods: Sequence[Method], stream: Stream) -> None:
-    """What only the first batch costs, such as memory that is taken and kernels that are compiled, is no method's time."""
+    """What only the first batch costs, such as taking memory and compiling kernels, is no method's time."""
     images, _ = next(iter(stream))
     for method in methods:
         method.adapt(images)
