@@ -36,7 +36,7 @@ class AblationFigure(Experiment):
         columns = [Column(kind, better="higher") for kind in kinds]
         where = f"mean of {len(corruptions)} corruptions"
         table = Table(f"Accuracy (%), {where}", "method", columns, [Row(n, list(cells[n].values())) for n in names])
-        caption = f"{self.about} {where.capitalize()}; bars are one s.d. over seeds."
+        caption = f"{self.about} {where.capitalize()}; bars are one s.d. over seeds. The axis begins above zero."
         figure = BarFigure(caption, "accuracy (%)", names, bars, from_zero=False)
         return Result([table], [figure], sweep_notes(setup, corruptions))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 from tta_panda.experiments.base import Outcomes
 from tta_panda.experiments.layout import Sweep, SweepExperiment
@@ -20,9 +20,8 @@ class LearningRateFigure(SweepExperiment):
     title = "Learning rate"
     about = "Accuracy over two decades around the value in use: Tent's learning rate, and SAR's rho."
     in_paper = "Appendix, learning rates"
-    x = "learning rate (Tent), rho (SAR)"
     log_x = True
-    panels = ("Tent", "SAR")
+    panels: ClassVar = {"Tent": "learning rate", "SAR": "rho"}
 
     def sweeps(self, setup: Setup) -> list[Sweep]:
         sweeps = []

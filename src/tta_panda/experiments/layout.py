@@ -89,8 +89,8 @@ class SweepExperiment(Experiment):
 
     x: ClassVar[str]
     log_x: ClassVar[bool] = False
-    panels: ClassVar[Sequence[str]] = ("",)
-    """Titles."""
+    panels: ClassVar[Mapping[str, str]] = {}
+    """Titles of several panels, with what stands on their x axes."""
 
     @abstractmethod
     def sweeps(self, setup: Setup) -> list[Sweep]: ...
@@ -108,7 +108,7 @@ class SweepExperiment(Experiment):
             {x: outcomes.mean(series, ACCURACY, corruptions) for x, series in sweep.points.items()} for sweep in sweeps
         ]
         panels, tables = [], []
-        for index, title in enumerate(self.panels):
+        for index, (title, x_axis) in enumerate((self.panels or {"": self.x}).items()):
             shown = [(sweep, of) for sweep, of in zip(sweeps, cells, strict=True) if sweep.panel == index]
             lines = [
                 Line(
@@ -121,12 +121,12 @@ class SweepExperiment(Experiment):
                 )
                 for sweep, of in shown
             ]
-            panels.append(Panel(self.x, "accuracy (%)", lines, title, self.log_x))
+            panels.append(Panel(x_axis, "accuracy (%)", lines, title, self.log_x))
             xs = sorted({x for _, of in shown for x in of})
             rows = [Row(f"{x:g}", [of.get(x, Cell()) for _, of in shown]) for x in xs]
             columns = [Column(sweep.label, better="higher") for sweep, _ in shown]
             heading = f"{title or self.title}: accuracy (%), mean of {len(corruptions)} corruptions"
-            tables.append(Table(heading, self.x, columns, rows, name=str(index + 1) if index else ""))
+            tables.append(Table(heading, x_axis, columns, rows, name=str(index + 1) if index else ""))
         caption = f"{self.about} Mean of {len(corruptions)} corruptions; bars are one s.d. over seeds."
         return Result(tables, [LineFigure(caption, panels)], sweep_notes(outcomes.setup, corruptions))
 
