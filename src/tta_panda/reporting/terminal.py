@@ -12,7 +12,7 @@ from tta_panda.reporting.grids import METHODS_PER_GRID, Cell, Grid, result_grids
 from tta_panda.reporting.summary import summary_grids
 from tta_panda.reporting.tables import ResultTable
 
-_MOST_COLUMNS_WITH_SPREAD = 7
+_MOST_COLUMNS_WITH_SPREAD, _MOST_COLUMNS_WITH_SPACE = 7, 10
 
 _STYLES = {"": "", "better": "green", "worse": "red", "missing": "dim"}
 _PAPER_STYLE = "blue"
@@ -38,7 +38,8 @@ def _print_grid(console: Console, grid: Grid) -> None:
 
 def _rich_table(grid: Grid) -> Table:
     wide = len(grid.headers) > _MOST_COLUMNS_WITH_SPREAD
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0) if wide else (0, 1))
+    padding = (0, 1) if len(grid.headers) <= _MOST_COLUMNS_WITH_SPACE else (0, 1, 0, 0)
+    table = Table(box=None, pad_edge=False, padding=padding)
     grouped = any(row.group for row in grid.rows)
     for header in ("", *([""] if grouped else []), *grid.headers):
         table.add_column(header, justify="right" if header else "left", no_wrap=not header)
