@@ -9,6 +9,7 @@ import math
 import statistics
 
 import pytest
+from rich.console import Console
 
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.errors import InvalidInputError
@@ -17,12 +18,13 @@ from tta_panda.evaluation.record import PassesPerBatch, RunConfig, RunRecord, Te
 from tta_panda.experiments import EXPERIMENTS
 from tta_panda.experiments.base import Outcomes
 from tta_panda.experiments.paper import MEAN, Printed, printed_accuracy
-from tta_panda.experiments.results import ACCURACY, Cell, Column, Row, Table
+from tta_panda.experiments.results import ACCURACY, Cell, Column, Result, Row, Table
 from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
 from tta_panda.methods import METHODS
 from tta_panda.reporting.cells import NOT_RUN, grid_of
 from tta_panda.reporting.exports import latex_text, to_csv, to_latex, to_markdown
 from tta_panda.reporting.reproduction import Part, Reproduction, render_reproductions, write_files
+from tta_panda.reporting.terminal import print_experiment
 
 QUICK = Setup(quick=True, seeds=(0, 1))
 
@@ -241,3 +243,15 @@ def test_files_of_every_kind_of_figure(tmp_path, name):
         first = {path.name: path.read_bytes() for path in paths}
         again = write_files(reproduction(name), tmp_path / "again")
         assert {path.name: path.read_bytes() for path in again} == first
+
+
+@pytest.mark.parametrize("width", [60, 200])
+def test_narrow_terminals_cut_tables_but_no_numbers(width):
+    columns = [Column(f"column {index}") for index in range(16)]
+    row = Row("a rather long name", [Cell(100.0 + index, 0.5, Printed(50.0 + index)) for index in range(16)])
+    console = Console(width=width, record=True, file=io.StringIO())
+    print_experiment(console, "title", Result([Table("wide", "method", columns, [row])]))
+    shown = console.export_text().split()
+    assert {f"{value}.0" for value in range(100, 116)} | {f"{value}.0" for value in range(50, 66)} <= set(shown)
+    assert shown.count("rather") == shown.count("paper")  # every piece names its rows
+    assert (shown.count("paper") == 1) == (width == 200)

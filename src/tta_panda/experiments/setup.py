@@ -102,10 +102,10 @@ class Setup:
         asked: dict[str, Any] = {"paper": {}, "grid": {"beta": "auto"}}.get(str(self.beta), {"beta": self.beta})
         return Series(label or f"{method}+panda", (self.variant(f"{method}+panda", **{**asked, **more}),))
 
-    def best_of_grid(self, method: str, **more: Any) -> Series:
+    def best_of_grid(self, method: str, label: str = "", **more: Any) -> Series:
         """The method with the best beta of the paper's grid, chosen on test labels."""
         candidates = [self.variant(f"{method}+panda", beta=beta, **more) for beta in BETA_GRID]
-        return Series(f"{method}+panda ({BEST_OF_GRID})", tuple(candidates))
+        return Series(f"{label or f'{method}+panda'} ({BEST_OF_GRID})", tuple(candidates))
 
     def with_panda(self, method: str, **more: Any) -> list[Series]:
         """All that a table shows of a method with Panda: one series, or under a grid search that and the best of it."""

@@ -24,7 +24,7 @@ class NegativeAugmentationTable(Experiment):
     def series(self, setup: Setup) -> list[Series]:
         clip, deyo, offset = _ROWS
         rows = [setup.plain("clip", clip), setup.plain("deyo", deyo), setup.panda("deyo", offset, destroy="none")]
-        return [*rows, setup.best_of_grid("deyo", destroy="none")] if setup.beta == "grid" else rows
+        return [*rows, setup.best_of_grid("deyo", offset, destroy="none")] if setup.beta == "grid" else rows
 
     def lay_out(self, outcomes: Outcomes) -> Result:
         setup = outcomes.setup

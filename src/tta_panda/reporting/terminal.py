@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -33,16 +34,33 @@ def print_results(console: Console, table: ResultTable) -> None:
 def _print_grid(console: Console, grid: Grid) -> None:
     """Its title over its rows; a title of the table itself would be broken to the table's width."""
     console.print(Text(f"\n{grid.title}", style="bold"))
-    console.print(_rich_table(grid))
-
-
-def _rich_table(grid: Grid) -> Table:
     wide = len(grid.headers) > _MOST_COLUMNS_WITH_SPREAD
+    for piece in _pieces_that_fit(console, grid) if wide else [grid]:
+        console.print(_rich_table(piece, wide))
+
+
+def _pieces_that_fit(console: Console, grid: Grid) -> list[Grid]:
+    """A wide table as it is, or cut into several with fewer columns: numbers are never cut."""
+    table = _rich_table(grid, wide=True)
+    needed = Measurement.get(console, console.options.update(width=10_000), table).minimum
+    half = len(grid.headers) // 2
+    if needed <= console.width or not half:
+        return [grid]
+    parts = [slice(half), slice(half, None)]
+    pieces = [
+        grid._replace(headers=grid.headers[part], rows=[row._replace(cells=row.cells[part]) for row in grid.rows])
+        for part in parts
+    ]
+    return [fitting for piece in pieces for fitting in _pieces_that_fit(console, piece)]
+
+
+def _rich_table(grid: Grid, wide: bool) -> Table:
     padding = (0, 1) if len(grid.headers) <= _MOST_COLUMNS_WITH_SPACE else (0, 1, 0, 0)
     table = Table(box=None, pad_edge=False, padding=padding)
     grouped = any(row.group for row in grid.rows)
     for header in ("", *([""] if grouped else []), *grid.headers):
-        table.add_column(header, justify="right" if header else "left", no_wrap=not header)
+        # Where room is short, titles are broken before names, but names before numbers.
+        table.add_column(header, justify="right" if header else "left", no_wrap=bool(header) if wide else not header)
     for row in grid.rows:
         group = [Text(row.group, style="dim")] * grouped
         cells = [Text(cell.text, style=_STYLES[cell.kind]) if wide else _with_all(cell) for cell in row.cells]
