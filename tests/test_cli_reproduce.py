@@ -14,13 +14,14 @@ from data_files import write_cifar_c, write_clean_cifar
 from test_cli import ENVIRONMENT, Outside
 
 from tta_panda.cli import app, main
-from tta_panda.errors import InvalidInputError
+from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.evaluation.memory import PeakMemory
 from tta_panda.evaluation.run import Runner
 from tta_panda.evaluation.store import RunStore
 from tta_panda.experiments import EXPERIMENTS
 from tta_panda.experiments.setup import Setup
 from tta_panda.experiments.work import divide_work
+from tta_panda.methods.tent import Tent
 
 SMALL = ["--limit", "10", "--seeds", "0", "--workers", "1"]
 
@@ -158,3 +159,35 @@ def test_memory_is_that_of_what_went_on():
     after = watch.read()
     assert before is None or after is None or after - before > 32 << 20
     del block
+
+
+def test_what_cannot_be_read_is_left_out_and_the_rest_is_shown(tmp_path, tiny_checkpoint, capsys):
+    folder = write_cifar_c(tmp_path / "data")  # no clean images beside it
+    (folder / "fog.npy").unlink()
+    arguments = ["--model", tiny_checkpoint, "--data", "cifar10-c", "--data-root", tmp_path / "data", "--seeds", "0"]
+    reproduce("fig-bias", *arguments, "--limit", "10", "--beta", "auto", "-o", tmp_path / "out")
+    said = capsys.readouterr()
+    assert "not run: cifar10-c, fog" in said.err and "not run: cifar10-c, clean" in said.err
+    rows = {line.split(",")[0]: line for line in (tmp_path / "out/fig-bias/fig-bias.csv").read_text().splitlines()}
+    assert "not run" in rows["fog"] and "not run" in rows["clean"] and "not run" not in rows["snow"]
+    assert "not run" in rows["mean of 15"]
+    for path in folder.glob("*.npy"):
+        path.unlink()
+    with pytest.raises(DataError):
+        reproduce("fig-bias", *arguments, "--limit", "9", "-o", tmp_path / "none")
+
+
+def test_a_diverged_run_is_remembered(tmp_path, monkeypatch, capsys):
+    original = Tent.adapt
+    calls = []
+
+    def broken(self, images):
+        calls.append(len(images))
+        return original(self, images) * (float("nan") if self.features.debiaser is None else 1.0)
+
+    monkeypatch.setattr(Tent, "adapt", broken)
+    for _ in range(2):
+        reproduce("fig-evolution", *SMALL, "-o", tmp_path)
+        assert "Diverged: tent on gaussian_noise, seed 0" in capsys.readouterr().out
+        assert ",diverged," in (tmp_path / "fig-evolution" / "fig-evolution.csv").read_text()
+    assert len(calls) == 2  # one batch of each, once

@@ -211,7 +211,7 @@ def test_a_diverging_method_is_reported_in_words(tmp_path):
     with pytest.raises(NumericalError, match="smaller learning rate"):
         Runner(store).run(configs)
     assert [record.config.method for record in store.records()] == ["clip"]
-    assert [record.config.method for record in Runner(store, skip_diverged=True).run(configs)] == ["clip"]
+    assert [record.config.method for record in Runner(store, keep_going=True).run(configs)] == ["clip"]
 
 
 def test_one_that_diverges_takes_no_other_of_its_pass_with_it(tmp_path, monkeypatch):
@@ -340,6 +340,6 @@ def test_a_worker_reports_methods_that_the_model_cannot_serve(tmp_path):
     model = f"timm:test_vit:{tmp_path / 'vit.safetensors'}"
     configs = plan_runs(["clip", "bat"], model=model, data="glyphs-val-c", corruptions=["clean"], limit=4)
     run_module._start_worker(Runner(RunStore(tmp_path)), 1)
-    records, unavailable = run_module._run_task(configs)
+    records, unavailable, _ = run_module._run_task(configs)
     assert [record.config.method for record in records] == ["clip"]
     assert unavailable.keys() == {"bat"}

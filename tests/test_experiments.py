@@ -12,16 +12,17 @@ import pytest
 from rich.console import Console
 
 from tta_panda.data.corruptions import CORRUPTIONS
+from tta_panda.data.fingerprint import MADE
 from tta_panda.errors import InvalidInputError
 from tta_panda.evaluation.presets import PRESETS
 from tta_panda.evaluation.record import PassesPerBatch, RunConfig, RunRecord, Tenth
 from tta_panda.experiments import EXPERIMENTS
 from tta_panda.experiments.base import Outcomes
 from tta_panda.experiments.paper import MEAN, Printed, printed_accuracy
-from tta_panda.experiments.results import ACCURACY, Cell, Column, Result, Row, Table
+from tta_panda.experiments.results import ACCURACY, DIVERGED, NOT_RUN, Cell, Column, Result, Row, Table
 from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
 from tta_panda.methods import METHODS
-from tta_panda.reporting.cells import NOT_RUN, grid_of
+from tta_panda.reporting.cells import grid_of
 from tta_panda.reporting.exports import latex_text, to_csv, to_latex, to_markdown
 from tta_panda.reporting.reproduction import Part, Reproduction, render_reproductions, write_files
 from tta_panda.reporting.terminal import print_experiment
@@ -176,7 +177,7 @@ def test_the_papers_numbers():
 def test_the_papers_numbers_stand_beside_ours_where_the_setting_is_the_papers():
     preset = PRESETS["cifar10-c"]
     setup = Setup("ViT-B-32-quickgelu:openai", "cifar10-c", preset, seeds=(0,), beta="paper")
-    for name in ("table-main", "table-corruptions", "table-pda", "table-nda", "table-time"):
+    for name in ("table-main", "table-corruptions", "table-pda", "table-nda"):
         result = reproduction(name, setup).result
         assert not any(table.of_paper for table in result.tables)
         assert any(cell.paper for row in result.tables[0].rows for cell in row.cells)
@@ -187,6 +188,71 @@ def test_the_papers_numbers_stand_beside_ours_where_the_setting_is_the_papers():
     assert [cell.paper for cell in tent.cells] == [Printed(62.8, 0.1), Printed(71.1, 0.1), Printed(8.3)]
     page = render_reproductions([Part(setup, [reproduction("table-main", setup)])])
     assert "paper 71.1 ± 0.1" in page
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"limit": 5},
+        {"quick": True},
+        {"protocol": "reference"},
+        {"preset": PRESETS["cifar100-c"]},
+        {"model": "ViT-B-16:openai"},
+        {"model": "ViT-B-32-quickgelu:laion400m_e32"},
+        {"data": "cifar100-c"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_another_setting_is_not_the_papers(change):
+    as_in_paper = {"model": "ViT-B-32:openai", "data": "cifar10-c", "preset": PRESETS["cifar10-c"], "seeds": (0,)}
+    assert Setup(**as_in_paper, beta="paper").benchmark == "cifar10-c"  # with QuickGELU, since OpenAI's
+    assert Setup(**as_in_paper | change, beta="paper").benchmark is None
+
+
+def test_data_that_were_made_here_are_not_the_papers(monkeypatch):
+    setup = Setup("ViT-B-32:openai", "cifar10-c", PRESETS["cifar10-c"], seeds=(0,), beta="paper")
+    monkeypatch.setattr("tta_panda.evaluation.plan.data_fingerprint", lambda *_: f"{MADE} 0")
+    assert setup.benchmark is None
+
+
+def test_the_papers_panda_numbers_stand_only_beside_its_way_to_choose_beta():
+    for beta, expected in (("paper", [True, True]), (0.3, [True, False]), ("auto", [True, False])):
+        setup = Setup("ViT-B-32:openai", "cifar10-c", PRESETS["cifar10-c"], seeds=(0,), beta=beta)
+        row = reproduction("table-main", setup).result.tables[0].rows[0]
+        assert [cell.paper is not None for cell in row.cells[:2]] == expected
+    setup = Setup("ViT-B-32:openai", "cifar10-c", PRESETS["cifar10-c"], seeds=(0,), beta="grid")
+    row = reproduction("table-main", setup).result.tables[0].rows[0]
+    assert [cell.paper is not None for cell in row.cells[:4]] == [True, False, False, True]
+    [auto] = [s for s in EXPERIMENTS.get("fig-histograms")().series(setup) if "panda" in s.label]
+    assert auto.label == "clip+panda (auto, no labels)"
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "fig-theorem"])
+def test_a_run_that_diverged_says_so_and_takes_nothing_else_with_it(name):
+    records = records_of(name, QUICK)
+    key = next(key for key, record in records.items() if record.config.panda)
+    records.pop(key)
+    each = Reproduction.of(name, EXPERIMENTS.get(name)(), QUICK, records, {key})
+    found = [text for table in each.result.tables if not table.of_paper for text in texts(table)]
+    assert DIVERGED in found and NOT_RUN not in found
+    assert len(set(found)) > 1
+    render_reproductions([Part(QUICK, [each])])
+
+
+def test_passes_are_counted_by_image_whatever_the_last_batch():
+    setup = Setup(seeds=(0,), limit=250)
+    passes = PassesPerBatch(images=2500 / 3, images_with_gradient=0, texts=0, texts_with_gradient=0)
+    change = {"samples": 250, "passes": passes}
+    records = {key: record.model_copy(update=change) for key, record in records_of("table-pda", setup).items()}
+    table = reproduction("table-pda", setup, records).result.tables[0]
+    assert table.rows[0].cells[-1].value == pytest.approx(10)
+
+
+def test_batches_larger_than_the_stream_are_not_shown_twice():
+    [tent, _] = EXPERIMENTS.get("fig-batch-size")().sweeps(Setup(limit=50))
+    assert list(tent.points) == [5, 10, 20, 50]
+    [tent, _] = EXPERIMENTS.get("fig-batch-size")().sweeps(Setup(limit=60))
+    assert list(tent.points) == [5, 10, 20, 50, 100]
 
 
 def test_several_benchmarks_stand_side_by_side():

@@ -33,7 +33,7 @@ def bench(
     if request.limit is None and request.uses_embedded_data:
         request = replace(request, limit=EMBEDDED_LIMIT)
     outcome = request.run(with_and_without_panda(methods))
-    outcome.report_unavailable()
+    outcome.report_left_out()
     records, finished = outcome.records, outcome.finished
     page = write_report(records, request.output / "report.html")
     if as_json:

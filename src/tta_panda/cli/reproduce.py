@@ -109,7 +109,7 @@ def reproduce(
         return
     outcomes = [run_with_progress(work.runner, work.runs) for work in works]
     for outcome in outcomes:
-        outcome.report_unavailable()
+        outcome.report_left_out()
     parts = _lay_out(experiments, setups, works, request.output)
     page = request.output / (f"{chosen[0]}/report.html" if len(chosen) == len(setups) == 1 else "report.html")
     write_page(page, render_reproductions(list(parts.values())))
@@ -118,7 +118,9 @@ def reproduce(
         rows = [_json_row(each, folder) for folder, part in parts.items() for each in part.reproductions]
         print_json(rows, runs=count, skipped=existed, report=str(page))
         return
-    _print_results(list(parts.values()), {name for outcome in outcomes for name in outcome.unavailable})
+    _print_results(list(parts.values()))
+    for config in [config for work in works for config in work.diverged().values()]:
+        typer.echo(f"Diverged: {config.method_name} on {config.corruption}, seed {config.seed}, {config.options}")
     suffix = f" ({existed} of {count} runs existed already)" if existed else ""
     typer.echo(f"\nReport: {page}{suffix}")
 
@@ -139,9 +141,9 @@ def _lay_out(
 
     parts = {}
     for setup in setups:
-        records = {work.alone: work.runner.store.existing(work.runs) for work in works if work.setup is setup}
+        found = {work.alone: (work.records(), work.diverged()) for work in works if work.setup is setup}
         reproductions = [
-            Reproduction.of(name, experiment, setup, records[experiment.measured_alone])
+            Reproduction.of(name, experiment, setup, *found[experiment.measured_alone])
             for name, experiment in experiments.items()
         ]
         parts[output / setup.data if len(setups) > 1 else output] = Part(setup, reproductions)
@@ -153,7 +155,7 @@ def _lay_out(
     return parts
 
 
-def _print_results(parts: Sequence[Part], unavailable: set[str]) -> None:
+def _print_results(parts: Sequence[Part]) -> None:
     from tta_panda.reporting.terminal import print_experiment
 
     console = make_console()
@@ -161,13 +163,6 @@ def _print_results(parts: Sequence[Part], unavailable: set[str]) -> None:
         console.print(str(part.setup or part.title))
         for each in part.reproductions:
             print_experiment(console, f"{each.name}: {each.experiment.title}", each.result)
-    everything = [each for part in parts for each in part.reproductions]
-    missing = {config.key: config for each in everything for config in each.runs if config.key not in each.records}
-    for config in missing.values():
-        if str(config.method_name) in unavailable:
-            continue
-        # It was run, and has no record, so it gave no numbers.
-        console.print(f"Diverged, so left out: {config.method_name} on {config.corruption}, {config.options}")
 
 
 def _json_row(reproduction: Reproduction, folder: Path) -> dict[str, Any]:
@@ -177,7 +172,9 @@ def _json_row(reproduction: Reproduction, folder: Path) -> dict[str, Any]:
     for table in reproduction.result.tables:
         grid = grid_of(table)
         rows = {row.name: [cell.full for cell in row.cells] for row in grid.rows}
-        tables.append({"title": grid.title, "of_paper": table.of_paper, "columns": list(grid.headers), "rows": rows})
+        paper = {row.name: [cell.paper.full if cell.paper else None for cell in row.cells] for row in grid.rows}
+        shown = {"title": grid.title, "of_paper": table.of_paper, "columns": list(grid.headers), "rows": rows}
+        tables.append(shown | ({"paper": paper} if any(any(cells) for cells in paper.values()) else {}))
     return {"name": reproduction.name, "files": str(folder / reproduction.name), "tables": tables}
 
 

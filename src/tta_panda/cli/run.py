@@ -25,7 +25,7 @@ def run(
 ) -> None:
     """Run methods on corruptions. A run whose record exists is not run again."""
     outcome = request.run(with_and_without_panda("all") if method == "all" else words(method))
-    outcome.report_unavailable()
+    outcome.report_left_out()
     records, finished = outcome.records, outcome.finished
     if as_json:
         print_json([record.row() for record in records], skipped=finished, unavailable=outcome.unavailable)

@@ -26,11 +26,13 @@ class Outcome(NamedTuple):
     records: list[RunRecord]
     finished: int  # records that had been made before
     unavailable: dict[str, str]  # methods that the model cannot serve, and why
+    unreadable: dict[str, str]  # domains that cannot be read, and why
 
-    def report_unavailable(self) -> None:
-        """Say on stderr which methods were left out, the reason once for all that share it."""
-        for reason in dict.fromkeys(self.unavailable.values()):
-            names = [name for name, why in self.unavailable.items() if why == reason]
+    def report_left_out(self) -> None:
+        """Say on stderr what was left out, the reason once for all that share it."""
+        left_out = self.unavailable | self.unreadable
+        for reason in dict.fromkeys(left_out.values()):
+            names = [name for name, why in left_out.items() if why == reason]
             typer.echo(f"not run: {', '.join(names)}: {reason}", err=True)
 
 
@@ -168,7 +170,7 @@ def run_with_progress(runner: Runner, configs: Sequence[RunConfig]) -> Outcome:
                 description = f"{running[0].corruption}: {names}"
                 progress.update(task, description=description, advance=share * len(running))
 
-            return Outcome(runner.run(configs, advance), finished, runner.unavailable)
+            return Outcome(runner.run(configs, advance), finished, runner.unavailable, runner.unreadable)
     except KeyboardInterrupt:
         message = f"Interrupted. Finished runs are in {store.root}; the same command goes on from there."
         typer.echo(message, err=True)

@@ -12,6 +12,9 @@ from tta_panda.data.folders import CLASS_LIST, domain_folder
 from tta_panda.data.imagenet import clean_folder, corrupted_folder
 from tta_panda.errors import DataError
 
+MADE = "made with seed"
+"""Begins the fingerprint of corrupted images that did not come from the benchmark's authors."""
+
 _MADE = {"cifar10-c": FOLDERS[10], "cifar100-c": FOLDERS[100]}
 
 
@@ -22,7 +25,7 @@ def data_fingerprint(name: str, root: Path | None, corruption: str, severity: in
     root = root.expanduser()
     if name in _MADE:
         return None if corruption == CLEAN else _of_made_file(root, _MADE[name], corruption)
-    if name == "imagenet":
+    if name == "imagenet" or (name == "imagenet-c" and corruption == CLEAN):
         return _of_folder(clean_folder(root), CLEAN, 0)
     if name == "imagenet-c":
         return _of_folder(corrupted_folder(root), corruption, severity)
@@ -34,7 +37,7 @@ def _of_made_file(root: Path, folder: str, corruption: str) -> str | None:
         note = read_note(path)
         if note is not None:
             textures = f", {note['textures']} textures" if "textures" in note else ""
-            return f"made with seed {note.get('seed')}{textures}"
+            return f"{MADE} {note.get('seed')}{textures}"
     return None
 
 

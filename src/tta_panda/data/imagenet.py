@@ -33,14 +33,16 @@ def load_imagenet(root: Path | None, corruption: str, severity: int) -> ImageFil
 
 
 def load_imagenet_c(root: Path | None, corruption: str, severity: int) -> ImageFiles:
-    """ImageNet-C, <corruption>/<severity>/<wnid>/*.JPEG."""
+    """ImageNet-C, <corruption>/<severity>/<wnid>/*.JPEG; clean images from val/ beside it."""
     root = required_root(root, "imagenet-c", "<corruption>/<severity>/<wnid>/*.JPEG")
-    if corruption == CLEAN:
+    if corruption != CLEAN:
+        return _load(domain_folder(corrupted_folder(root), corruption, severity))
+    if clean_folder(root) == root:
         raise DataError(
-            "ImageNet-C holds corrupted images only; use --data imagenet for the clean validation images, or leave "
-            "clean images out with --corruption all."
+            f"ImageNet-C holds corrupted images only. For clean ones, put ImageNet's validation images beside it, as "
+            f"{root / 'val'}/<wnid>/*.JPEG; `run` and `bench` leave them out with --corruption all."
         )
-    return _load(domain_folder(corrupted_folder(root), corruption, severity))
+    return _load(clean_folder(root))
 
 
 def clean_folder(root: Path) -> Path:

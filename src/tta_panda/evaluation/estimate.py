@@ -44,9 +44,9 @@ class Calibration:
         except UnsupportedModelError:
             return 0.0  # it will not be run
         images = self.images[: _IMAGES_WITH_VIEWS if _views(config) else _IMAGES]
-        method.adapt(images)
+        method.adapt(images).cpu()  # a GPU hands its result out before it is done
         start = time.perf_counter()
-        method.adapt(images)
+        method.adapt(images).cpu()
         return (time.perf_counter() - start) / len(images)
 
     def encoding(self, config: RunConfig) -> float:
@@ -67,7 +67,8 @@ class Calibration:
         view = 0.0
         if with_views:
             # The quickest of the methods with views does little more than to encode them.
-            view = min(max(0.0, self.seconds(c) - one) / (min(_VIEWS, _views(c)) - 1) for c in with_views)
+            shares = [max(0.0, self.seconds(c) - one) / (min(_VIEWS, _views(c)) - 1) for c in with_views]
+            view = min((share for share in shares if share), default=0.0)  # 0: the model cannot serve it
             encoding += view * max(_views(config) - 1 for config in with_views)
         own = (self.seconds(c) - one - view * (min(_VIEWS, max(1, _views(c))) - 1) for c in configs)
         return encoding + sum(max(0.0, seconds) for seconds in own)

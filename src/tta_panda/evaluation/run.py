@@ -64,7 +64,8 @@ class Runner:
         image_list: file with the images that runs with a list are restricted to.
         workers: processes to spread the runs over.
         alone: let every run encode for itself, one after the other, so that its seconds are those of its own work.
-        skip_diverged: leave out a run whose numbers became NaN or infinite instead of raising `NumericalError`.
+        keep_going: leave out runs whose numbers become NaN or infinite, once and for all, and domains that cannot be
+            read, instead of raising.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Runner:
         image_list: Path | None = None,
         workers: int = 1,
         alone: bool = False,
-        skip_diverged: bool = False,
+        keep_going: bool = False,
     ):
         self.store = store
         self.data_root = data_root
@@ -83,8 +84,10 @@ class Runner:
         self.image_list = image_list
         self.workers = workers
         self.alone = alone
-        self.skip_diverged = skip_diverged
-        self.unavailable: dict[str, str] = {}  # methods of the last run that the model cannot serve, and why
+        self.keep_going = keep_going
+        # Of the last run: methods that the model cannot serve, domains that cannot be read, and why.
+        self.unavailable: dict[str, str] = {}
+        self.unreadable: dict[str, str] = {}
         self._loaded: dict[tuple[str, Precision], _Loaded] = {}
         self._last_data: tuple[object, Dataset] | None = None
 
@@ -94,14 +97,17 @@ class Runner:
         Methods that need something that the model does not offer are left out and named in `unavailable`; that all of
         them do is an error.
         """
-        self.unavailable = {}
+        self.unavailable, self.unreadable = {}, {}
         self.store.prepare()
         records = self.store.existing(configs)
-        missing = [config for config in configs if config.key not in records]
+        settled = {*records, *(self.store.diverged(configs) if self.keep_going else ())}
+        missing = [config for config in configs if config.key not in settled]
         work = self._run_apart(missing, advance) if self.workers > 1 else self._run_here(missing, advance)
         records |= {record.config.key: record for record in work}
         if self.unavailable and not records:
             raise UnsupportedModelError("\n".join(dict.fromkeys(self.unavailable.values())))
+        if self.unreadable and not records:
+            raise DataError(next(iter(self.unreadable.values())))
         return [records[config.key] for config in configs if config.key in records]
 
     def _run_here(self, configs: Sequence[RunConfig], advance: Advance) -> Iterator[RunRecord]:
@@ -115,12 +121,21 @@ class Runner:
         worker = copy.copy(self)
         worker.workers, worker._loaded, worker._last_data = 1, {}, None
         with worker_pool(min(self.workers, len(tasks)) or 1, _start_worker, (worker, threads)) as spread:
-            for task, (records, unavailable) in zip(tasks, spread(_run_task, tasks), strict=True):
+            for task, (records, unavailable, unreadable) in zip(tasks, spread(_run_task, tasks), strict=True):
                 advance(task, 1.0)
                 self.unavailable |= unavailable
+                self.unreadable |= unreadable
                 yield from records
 
     def _run_domain(self, configs: Sequence[RunConfig], advance: Advance) -> Iterable[RunRecord]:
+        try:
+            yield from self._run_readable(configs, advance)
+        except DataError as error:
+            if not self.keep_going:
+                raise
+            self.unreadable[f"{configs[0].data}, {configs[0].corruption}"] = str(error)
+
+    def _run_readable(self, configs: Sequence[RunConfig], advance: Advance) -> Iterable[RunRecord]:
         first = configs[0]
         dataset, classifier = self.prepare(first)
         framing = getattr(classifier.model, "framing", classifier.model.image_size)
@@ -132,12 +147,13 @@ class Runner:
             evaluations = evaluate([methods[i] for i in group], stream, report, alone=self.alone)
             for config, evaluation in zip(members, evaluations, strict=True):
                 if evaluation.divergence:
+                    self.store.save_divergence(config, str(evaluation.divergence))
                     continue
                 record = self._record(config, evaluation, dataset, self._load(first).weights_hash)
                 self.store.save(record)
                 yield record
             divergences = [evaluation.divergence for evaluation in evaluations if evaluation.divergence]
-            if divergences and not self.skip_diverged:
+            if divergences and not self.keep_going:
                 raise divergences[0]
 
     def prepare(self, config: RunConfig) -> tuple[Dataset, Classifier]:
@@ -238,6 +254,7 @@ def _start_worker(runner: Runner, threads: int) -> None:
     _worker = runner
 
 
-def _run_task(configs: Sequence[RunConfig]) -> tuple[list[RunRecord], dict[str, str]]:
-    _worker.unavailable = {}
-    return list(_worker._run_here(configs, lambda _configs, _share: None)), _worker.unavailable
+def _run_task(configs: Sequence[RunConfig]) -> tuple[list[RunRecord], dict[str, str], dict[str, str]]:
+    _worker.unavailable, _worker.unreadable = {}, {}
+    records = list(_worker._run_here(configs, lambda _configs, _share: None))
+    return records, _worker.unavailable, _worker.unreadable

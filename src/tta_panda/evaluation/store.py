@@ -17,6 +17,7 @@ from tta_panda.evaluation.record import RunConfig, RunRecord
 logger = logging.getLogger(__name__)
 
 _RECORD_NAME = re.compile(r"[0-9a-f]{20}\.json")  # a folder may hold other JSON files, which are none of our business
+_DIVERGED = ".diverged"
 
 
 class RunStore:
@@ -71,6 +72,18 @@ class RunStore:
             part.unlink(missing_ok=True)
             raise StoreError(f"Cannot write {target} ({error.strerror or error}).") from error
         return target
+
+    def save_divergence(self, config: RunConfig, message: str) -> None:
+        """Remember that a run gave no numbers, so that it is not made again for nothing."""
+        path = self.path(config).with_suffix(_DIVERGED)
+        try:
+            path.write_text(f"{message}\n", encoding="utf-8")
+        except OSError as error:
+            raise StoreError(f"Cannot write {path} ({error.strerror or error}).") from error
+
+    def diverged(self, configs: Iterable[RunConfig]) -> dict[str, RunConfig]:
+        """The configurations whose runs gave no numbers, by their keys."""
+        return {config.key: config for config in configs if self.path(config).with_suffix(_DIVERGED).exists()}
 
     def records(self) -> list[RunRecord]:
         """Every readable record of the folder, in a stable order."""

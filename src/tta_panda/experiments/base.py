@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.data.dataset import CLEAN
 from tta_panda.evaluation.record import RunConfig, RunRecord
-from tta_panda.experiments.results import ACCURACY, Cell, Metric, Result, over_seeds, side_by_side
+from tta_panda.experiments.results import ACCURACY, DIVERGED, NOT_RUN, Cell, Metric, Result, over_seeds, side_by_side
 from tta_panda.experiments.setup import Series, Setup, Variant
 
 
 class Outcomes:
     """The records of a setup, by what was run."""
 
-    def __init__(self, setup: Setup, records: Mapping[str, RunRecord]):
+    def __init__(self, setup: Setup, records: Mapping[str, RunRecord], diverged: Collection[str] = ()):
+        """`diverged` are the keys of runs that gave no numbers."""
         self.setup = setup
         self._records = records
+        self._diverged = diverged
 
     def records(self, variant: Variant, corruption: str) -> list[RunRecord]:
         """One for each seed; none at all unless every seed was run."""
@@ -52,10 +54,15 @@ class Outcomes:
         """Over corruptions, then mean and s.d. over seeds."""
         return self._mean(self.chosen(series, corruptions), metric, corruptions)
 
+    def empty(self, variant: Variant, corruptions: Sequence[str]) -> Cell:
+        """A cell that says why it is."""
+        runs = [config for corruption in corruptions for config in self.setup.runs(variant, corruption)]
+        return Cell(why_empty=DIVERGED if any(config.key in self._diverged for config in runs) else NOT_RUN)
+
     def _mean(self, variant: Variant, metric: Metric, corruptions: Sequence[str]) -> Cell:
         by_corruption = [self.records(variant, corruption) for corruption in corruptions]
         if not all(by_corruption):
-            return Cell()
+            return self.empty(variant, corruptions)
         by_seed = [
             metric.factor * statistics.fmean(getattr(record, metric.field) for record in records)
             for records in zip(*by_corruption, strict=True)

@@ -16,7 +16,11 @@ class BatchSizeFigure(SweepExperiment):
     log_x = True
 
     def sweeps(self, setup: Setup) -> list[Sweep]:
-        sizes = _QUICK_SIZES if setup.quick else _SIZES
+        limit = setup.variant("tent").limit
+        every = _QUICK_SIZES if setup.quick else _SIZES
+        sizes = [
+            size for size, smaller in zip(every, (0, *every), strict=False) if limit is None or smaller < limit
+        ]  # two sizes that each hold the whole stream would be the same run
         return [
             Sweep("tent", {size: setup.plain("tent", batch_size=size) for size in sizes}, 0),
             Sweep("tent+panda", {size: setup.panda("tent", batch_size=size) for size in sizes}, 1),

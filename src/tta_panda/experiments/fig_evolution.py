@@ -41,25 +41,34 @@ class EvolutionFigure(Experiment):
     def lay_out(self, outcomes: Outcomes) -> Result:
         shown = self.series(outcomes.setup)
         records = {series: outcomes.records(series.candidates[0], _CORRUPTION) for series in shown}
+        tenths = max((len(record.tenths) for found in records.values() for record in found), default=1)
         columns, by_column, panels = [], [], []
         for metric in (BIAS, ACCURACY):
             lines = []
             for hue, (series, found) in enumerate(records.items()):
-                cells = _by_tenth(found, metric)
+                cells = _by_tenth(found, metric) or [outcomes.empty(series.candidates[0], [_CORRUPTION])] * tenths
                 columns.append(Column(f"{series.label}: {metric.title}", metric.decimals, metric.better))
                 by_column.append(cells)
                 places = list(range(1, len(cells) + 1))
                 lines.append(Line(series.label, places, [c.value for c in cells], [c.sd for c in cells], hue))
             panels.append(Panel("tenth of the stream", metric.title, lines))
         rows = [Row(str(index + 1), cells) for index, cells in enumerate(zip(*by_column, strict=True))]
-        size = records[shown[0]][0].tenths[0].samples if records[shown[0]] else 0
-        table = Table(f"Chunks of {size} image{'s' * (size != 1)}, gaussian noise", "chunk", columns, rows)
+        size = _chunk_size([record for found in records.values() for record in found])
+        table = Table(f"Chunks of {size}, gaussian noise", "chunk", columns, rows)
         return Result([table], [LineFigure(f"{self.about} Bars are one s.d. over seeds.", panels)], [_note(size)])
 
 
-def _note(size: int) -> str:
+def _chunk_size(records: Sequence[RunRecord]) -> str:
+    """As text; chunks differ by an image where their number does not divide the stream."""
+    sizes = sorted({tenth.samples for record in records for tenth in record.tenths})
+    if len(sizes) > 1:
+        return f"{sizes[0]} to {sizes[-1]} images"
+    return f"{sizes[0]} image{'s' * (sizes[0] != 1)}" if sizes else "no images"
+
+
+def _note(size: str) -> str:
     return (
-        f"A chunk has {size} images. The fewer, the larger is the bias that chance alone gives; it is the same for "
+        f"A chunk has {size}. The fewer, the larger is the bias that chance alone gives; it is the same for "
         "both methods. A method predicts each batch before it learns from it, so the first batch shows it unadapted."
     )
 

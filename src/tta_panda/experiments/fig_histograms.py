@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tta_panda.data.corruptions import CORRUPTIONS
+from tta_panda.evaluation.record import RunRecord
 from tta_panda.experiments.base import Experiment, Outcomes
 from tta_panda.experiments.layout import corruption_rows
 from tta_panda.experiments.results import Cell, Column, Histogram, HistogramFigure, Result, Row, Table, over_seeds
@@ -22,7 +25,10 @@ class HistogramsFigure(Experiment):
         histograms, classes, shares = [], [], {}
         for name in CORRUPTIONS:
             found = [outcomes.records(series.candidates[0], name) for series in shown]
-            shares[name] = [_largest_share([r.predicted_counts for r in records]) for records in found]
+            shares[name] = [
+                _largest_share(records) if records else outcomes.empty(series.candidates[0], [name])
+                for series, records in zip(shown, found, strict=True)
+            ]
             if not all(found):
                 continue
             first = [records[0] for records in found]  # one seed is drawn: counts are of images, not of means
@@ -37,7 +43,5 @@ class HistogramsFigure(Experiment):
         return Result([Table("Share of the most predicted class", "corruption", columns, rows)], [figure])
 
 
-def _largest_share(counts_by_seed: list[list[int]]) -> Cell:
-    if not counts_by_seed:
-        return Cell()
-    return over_seeds([100 * max(counts) / sum(counts) for counts in counts_by_seed])
+def _largest_share(records: Sequence[RunRecord]) -> Cell:
+    return over_seeds([100 * max(record.predicted_counts) / record.samples for record in records])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from tta_panda.data.corruptions import CORRUPTIONS, GROUPS
@@ -15,16 +15,24 @@ from tta_panda.experiments.setup import Series, Setup
 
 SHORT_NAMES = {"gaussian_noise": "gauss", "impulse_noise": "impul", "defocus_blur": "defoc", "motion_blur": "motn"}
 SHORT_NAMES |= {"brightness": "brit", "contrast": "contr", "elastic_transform": "elast", "pixelate": "pixel"}
-PAPERS_OWN = "The paper's own numbers: another model and other data than above, so only the pattern can be compared."
+PAPERS_OWN = "The paper's own numbers, of its own models, data and settings: only the pattern can be compared."
+ZERO_NOTE = (
+    "Zero's probabilities are the softmax of its votes, which is flat however sure it is: where they count, as in its "
+    "bias, it cannot be compared with the others."
+)
 
 
 def short_name(corruption: str) -> str:
     return SHORT_NAMES.get(corruption) or corruption.partition("_")[0]
 
 
-def with_paper(cell: Cell, benchmark: str | None, method: str, variant: PaperVariant, corruption: str = MEAN) -> Cell:
+def with_paper(
+    cell: Cell, setup: Setup, series: Series, method: str, variant: PaperVariant, corruption: str = MEAN
+) -> Cell:
     """The cell beside what the paper printed for this very setting, if it did."""
-    return Cell(cell.value, cell.sd, printed_accuracy(benchmark, method, variant, corruption))
+    if variant != "plain" and not setup.has_papers_beta(series):
+        return cell
+    return replace(cell, paper=printed_accuracy(setup.benchmark, method, variant, corruption))
 
 
 def papers_cell(benchmark: str, method: str, variant: PaperVariant, corruption: str = MEAN) -> Cell:
@@ -50,7 +58,6 @@ def by_corruption(
     outcomes: Outcomes, title: str, rows: Sequence[tuple[Series, str, PaperVariant | None]], metric: Metric = ACCURACY
 ) -> Table:
     """Series down, all corruptions and their mean across. A row without a paper variant is not in the paper."""
-    benchmark = outcomes.setup.benchmark
     columns = [Column(short_name(name), metric.decimals, metric.better) for name in CORRUPTIONS]
     columns.append(Column(MEAN, metric.decimals, metric.better))
 
@@ -59,7 +66,7 @@ def by_corruption(
         found[MEAN] = outcomes.mean(series, metric)
         if variant is None:
             return list(found.values())
-        return [with_paper(cell, benchmark, method, variant, name) for name, cell in found.items()]
+        return [with_paper(cell, outcomes.setup, series, method, variant, name) for name, cell in found.items()]
 
     return Table(title, "method", columns, [Row(s.label, cells(s, method, variant)) for s, method, variant in rows])
 

@@ -30,14 +30,19 @@ LIKELIHOOD = Metric("nll", "negative log-likelihood (NLL)", "NLL")
 RECALL_SPREAD = Metric("recall_sd", "s.d. of class recalls", "recall s.d.")
 
 
+NOT_RUN, DIVERGED = "not run", "diverged"
+
+
 @dataclass(frozen=True)
 class Cell:
-    """A number over seeds, beside what the paper printed for it. A value of None was not run."""
+    """A number over seeds, beside what the paper printed for it."""
 
     value: float | None = None
     sd: float | None = None
     """Over seeds; None for a single one."""
     paper: Printed | None = None
+    why_empty: str = NOT_RUN
+    """What to say where there is no value."""
 
     def __sub__(self, other: Cell) -> Cell:
         """The difference of the means; of the paper's too, where it printed both."""
@@ -45,7 +50,7 @@ class Cell:
         paper = None
         if self.paper is not None and other.paper is not None:
             paper = Printed(round(self.paper.value - other.paper.value, 1))
-        return Cell(value, None, paper)
+        return Cell(value, None, paper, self.why_empty if self.value is None else other.why_empty)
 
 
 def over_seeds(values: Sequence[float]) -> Cell:

@@ -9,16 +9,18 @@ from typing import Any, Literal
 
 from tta_panda.data.corruptions import CORRUPTIONS, GROUPS
 from tta_panda.data.dataset import CLEAN
+from tta_panda.data.fingerprint import MADE
 from tta_panda.errors import InvalidInputError
 from tta_panda.evaluation.plan import plan_runs, run_options
-from tta_panda.evaluation.presets import PRESETS, Preset
+from tta_panda.evaluation.presets import Preset
 from tta_panda.evaluation.record import RunConfig
 from tta_panda.methods import parse_method
 
 BETA_GRID = tuple(step / 10 for step in range(1, 11))
 """The paper's search."""
 
-BEST_OF_GRID = "best of grid, chosen on test labels"
+AUTO, BEST_OF_GRID = "auto, no labels", "best of grid, chosen on test labels"
+"""The two ways to choose beta, where both are shown."""
 
 QUICK_SEEDS, QUICK_IMAGES = (0, 1), 300
 PAPER_SEEDS = (0, 1, 2, 3, 4)
@@ -82,11 +84,20 @@ class Setup:
 
     @property
     def benchmark(self) -> str | None:
-        """The paper's benchmark, if this is one of them: the same model on data of the same name."""
-        for preset in PRESETS.values():
-            if (self.model, self.data) == (f"{preset.model}:{preset.pretrained}", preset.data):
-                return preset.name
-        return None
+        """The paper's benchmark, if this is one of them as the paper runs it: model, settings and all of its images."""
+        preset = self.preset
+        if preset is None or self.protocol != "paper" or self.quick or self.limit or self.image_list:
+            return None
+        # OpenAI's weights are always loaded with QuickGELU, whichever name asks for them.
+        if self.model.replace("-quickgelu", "") != f"{preset.model}:{preset.pretrained}".replace("-quickgelu", ""):
+            return None
+        fingerprints = [self._place(corruption, self.seeds[0]).data_fingerprint for corruption in CORRUPTIONS]
+        is_published = not any(fingerprint and fingerprint.startswith(MADE) for fingerprint in fingerprints)
+        return preset.name if self.data == preset.data and is_published else None
+
+    def has_papers_beta(self, series: Series) -> bool:
+        """Whether a series with Panda has its beta from where the paper has it: a search on test labels."""
+        return self.beta == "paper" or len(series.candidates) > 1
 
     @property
     def sensitivity_corruptions(self) -> tuple[str, ...]:
@@ -100,7 +111,9 @@ class Setup:
     def panda(self, method: str, label: str = "", **more: Any) -> Series:
         """The method with Panda, with the beta that was asked for; where that is a grid, with `auto`."""
         asked: dict[str, Any] = {"paper": {}, "grid": {"beta": "auto"}}.get(str(self.beta), {"beta": self.beta})
-        return Series(label or f"{method}+panda", (self.variant(f"{method}+panda", **{**asked, **more}),))
+        label = label or f"{method}+panda"
+        label = f"{label} ({AUTO})" if self.beta == "grid" and "beta" not in more else label
+        return Series(label, (self.variant(f"{method}+panda", **{**asked, **more}),))
 
     def best_of_grid(self, method: str, label: str = "", **more: Any) -> Series:
         """The method with the best beta of the paper's grid, chosen on test labels."""

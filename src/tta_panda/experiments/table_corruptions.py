@@ -6,7 +6,7 @@ from typing import Literal
 
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.experiments.base import Outcomes
-from tta_panda.experiments.layout import PAPERS_OWN, by_corruption, papers_cell, short_name
+from tta_panda.experiments.layout import PAPERS_OWN, ZERO_NOTE, by_corruption, papers_cell, short_name
 from tta_panda.experiments.paper import BACKBONES, MEAN
 from tta_panda.experiments.results import BIAS, Column, Result, Row, Table
 from tta_panda.experiments.setup import Series
@@ -29,7 +29,7 @@ class CorruptionsTable(MainTable):
         bias = by_corruption(outcomes, "Prediction bias (L1)", [(series, name, None) for series, name, _ in rows], BIAS)
         tables = [
             by_corruption(outcomes, "Accuracy (%)", rows),
-            Table(bias.title, bias.rows_are, bias.columns, bias.rows, name="bias"),
+            Table(bias.title, bias.rows_are, bias.columns, bias.rows, ZERO_NOTE, name="bias"),
         ]
         return Result(tables if setup.benchmark else [*tables, _papers()])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tta_panda.experiments.base import Experiment, Outcomes
-from tta_panda.experiments.layout import papers_benchmarks, with_paper
+from tta_panda.experiments.layout import ZERO_NOTE, papers_benchmarks, with_paper
 from tta_panda.experiments.results import (
     ACCURACY,
     BIAS,
@@ -15,7 +15,7 @@ from tta_panda.experiments.results import (
     Row,
     Table,
 )
-from tta_panda.experiments.setup import BEST_OF_GRID, Series, Setup
+from tta_panda.experiments.setup import AUTO, BEST_OF_GRID, Series, Setup
 from tta_panda.methods import METHODS
 
 _MEAN = "mean of 15 corruptions at severity 5"
@@ -46,15 +46,15 @@ def _accuracies(outcomes: Outcomes) -> Table:
     setup = outcomes.setup
     columns = [Column("plain", better="higher"), Column("+panda", better="higher"), Column("Δ", 1, "higher", True)]
     if setup.beta == "grid":
-        columns[1] = Column("+panda (auto, no labels)", better="higher")
+        columns[1] = Column(f"+panda ({AUTO})", better="higher")
         columns += [Column(f"+panda ({BEST_OF_GRID})", better="higher"), Column("Δ", 1, "higher", True)]
         columns.append(Column("its beta"))
     rows = []
     for name in METHODS:
-        plain = with_paper(outcomes.mean(setup.plain(name), ACCURACY), setup.benchmark, name, "plain")
+        plain = with_paper(outcomes.mean(setup.plain(name), ACCURACY), setup, setup.plain(name), name, "plain")
         cells = [plain]
         for series in setup.with_panda(name):
-            panda = with_paper(outcomes.mean(series, ACCURACY), setup.benchmark, name, "panda")
+            panda = with_paper(outcomes.mean(series, ACCURACY), setup, series, name, "panda")
             cells += [panda, panda - plain]
         if setup.beta == "grid":
             cells.append(outcomes.chosen_beta(setup.best_of_grid(name)))
@@ -65,10 +65,11 @@ def _accuracies(outcomes: Outcomes) -> Table:
 def _beyond(outcomes: Outcomes) -> Table:
     """Metrics that the paper does not have."""
     metrics = (BIAS, CALIBRATION, LIKELIHOOD, RECALL_SPREAD)
+    way = f" ({AUTO})" if outcomes.setup.beta == "grid" else ""
     columns = [
         Column(title, metric.decimals, metric.better)
         for metric in metrics
-        for title in (metric.short, f"{metric.short} +panda")
+        for title in (metric.short, f"{metric.short} +panda{way}")
     ]
     rows = [
         Row(
@@ -82,5 +83,5 @@ def _beyond(outcomes: Outcomes) -> Table:
         for name in METHODS
     ]
     names = ", ".join(metric.title for metric in metrics)
-    note = "Lower is better throughout. Zero's probabilities are the softmax of its votes."
+    note = f"Lower is better throughout. {ZERO_NOTE}"
     return Table(f"{names[0].upper()}{names[1:]}, {_MEAN}", "method", columns, rows, note, name="more")

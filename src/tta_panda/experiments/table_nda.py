@@ -37,7 +37,7 @@ class NegativeAugmentationTable(Experiment):
                 Row(
                     series.label,
                     [
-                        with_paper(outcomes.mean(series, ACCURACY), setup.benchmark, name, variant),
+                        with_paper(outcomes.mean(series, ACCURACY), setup, series, name, variant),
                         outcomes.mean(series, BIAS),
                     ],
                 )

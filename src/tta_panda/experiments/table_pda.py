@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from tta_panda.experiments.base import Experiment, Outcomes
-from tta_panda.experiments.layout import papers_benchmarks, with_paper
+from tta_panda.experiments.layout import ZERO_NOTE, papers_benchmarks, with_paper
 from tta_panda.experiments.paper import PaperVariant
 from tta_panda.experiments.results import ACCURACY, BIAS, Cell, Column, Result, Row, Table
 from tta_panda.experiments.setup import Series, Setup
@@ -26,11 +28,11 @@ class PositiveAugmentationTable(Experiment):
         for series in self.series(setup):
             name = series.candidates[0].method.partition("+")[0]
             variant: PaperVariant = "panda" if name == "tent" else "plain"
-            accuracy = with_paper(outcomes.mean(series, ACCURACY), setup.benchmark, name, variant)
+            accuracy = with_paper(outcomes.mean(series, ACCURACY), setup, series, name, variant)
             rows.append(Row(series.label, [accuracy, outcomes.mean(series, BIAS), _passes(outcomes, series)]))
         columns = [Column("accuracy (%)", better="higher"), Column("prediction bias (L1)", 3, "lower")]
         columns.append(Column("images encoded per image", 1, "lower"))
-        tables = [Table("Mean of 15 corruptions at severity 5", "method", columns, rows)]
+        tables = [Table("Mean of 15 corruptions at severity 5", "method", columns, rows, ZERO_NOTE)]
         if setup.benchmark is None:
             paper: dict[str, tuple[str, PaperVariant]] = {name: (name, "plain") for name in _POSITIVE}
             tables.append(papers_benchmarks("Positive augmentation", {**paper, "tent+panda": ("tent", "panda")}))
@@ -41,7 +43,7 @@ def _passes(outcomes: Outcomes, series: Series) -> Cell:
     """Images sent through the encoder, views and negatives included, for each image of the stream."""
     records = outcomes.records(outcomes.chosen(series), "gaussian_noise")
     if not records:
-        return Cell()
-    passes, config = records[0].passes, records[0].config
-    batch = min(config.batch_size, records[0].samples)
-    return Cell((passes.images + passes.images_with_gradient) / batch)
+        return outcomes.empty(outcomes.chosen(series), ["gaussian_noise"])
+    record = records[0]
+    batches = math.ceil(record.samples / record.config.batch_size)
+    return Cell((record.passes.images + record.passes.images_with_gradient) * batches / record.samples)

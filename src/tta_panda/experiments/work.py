@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tta_panda.evaluation.record import RunConfig
+from tta_panda.evaluation.record import RunConfig, RunRecord
 from tta_panda.evaluation.run import Runner
 from tta_panda.evaluation.store import RunStore
 from tta_panda.experiments.base import Experiment
@@ -22,9 +22,15 @@ class Work(NamedTuple):
     runs: list[RunConfig]
     runner: Runner
 
+    def records(self) -> dict[str, RunRecord]:
+        return self.runner.store.existing(self.runs)
+
+    def diverged(self) -> dict[str, RunConfig]:
+        return self.runner.store.diverged(self.runs)
+
     def missing(self) -> list[RunConfig]:
-        existing = self.runner.store.existing(self.runs)
-        return [config for config in self.runs if config.key not in existing]
+        settled = {*self.records(), *self.diverged()}
+        return [config for config in self.runs if config.key not in settled]
 
     def rows(self) -> list[dict[str, Any]]:
         """What is to be run and what exists, for people to read."""
@@ -62,7 +68,7 @@ def divide_work(
             continue
         runs = list({config.key: config for experiment in own for config in experiment.runs(setup)}.values())
         runner = make_runner(RunStore(records / "alone" if alone else records), runs)
-        runner.alone, runner.skip_diverged = alone, True
+        runner.alone, runner.keep_going = alone, True
         runner.workers = 1 if alone else runner.workers
         works.append(Work(setup, alone, runs, runner))
     return works

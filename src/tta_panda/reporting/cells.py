@@ -6,7 +6,6 @@ from tta_panda.experiments.results import Cell, Column, Table
 from tta_panda.reporting.grids import Cell as TextCell
 from tta_panda.reporting.grids import Grid, GridRow, make_cell
 
-NOT_RUN = "not run"
 PLUS_MINUS = "±"
 
 
@@ -39,7 +38,7 @@ def text_cell(cell: Cell, column: Column) -> TextCell:
     if cell.paper is not None:
         paper = TextCell(number(cell.paper.value, column), spread=spread(cell.paper.sd, column))
     if cell.value is None:
-        return TextCell(NOT_RUN, "missing", paper=paper)
+        return TextCell(cell.why_empty, "missing", paper=paper)
     # Rounded as shown, so that a difference of nothing has no colour.
     kind = make_cell(cell.value, column.is_delta, column.decimals, column.better == "higher").kind
     return TextCell(number(cell.value, column), kind if column.better else "", spread(cell.sd, column), paper)

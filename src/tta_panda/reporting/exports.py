@@ -6,7 +6,7 @@ import csv
 import io
 
 from tta_panda.experiments.results import Cell, Column, Table
-from tta_panda.reporting.cells import NOT_RUN, grid_of, number, spread
+from tta_panda.reporting.cells import grid_of, number, spread
 
 _LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "Δ": r"$\Delta$", "~": r"\textasciitilde{}", "^": r"\^{}"}
 _LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
@@ -19,7 +19,7 @@ def to_csv(table: Table) -> str:
         # Columns of differences share a title; in a file, each but the first says what it belongs to.
         title = f"{column.title} {table.columns[index - 1].title}" if column.title in columns else column.title
         cells = [row.cells[index] for row in table.rows]
-        columns[title] = [NOT_RUN if cell.value is None else _six(cell.value) for cell in cells]
+        columns[title] = [cell.why_empty if cell.value is None else _six(cell.value) for cell in cells]
         if any(cell.sd is not None for cell in cells):
             columns[f"{title} s.d."] = [_six(cell.sd) for cell in cells]
         if any(cell.paper for cell in cells):
@@ -74,7 +74,7 @@ def to_latex(table: Table) -> str:
 
 
 def _latex_cell(cell: Cell, column: Column) -> str:
-    text = f"\\emph{{{NOT_RUN}}}" if cell.value is None else _latex_number(cell.value, cell.sd, column)
+    text = f"\\emph{{{cell.why_empty}}}" if cell.value is None else _latex_number(cell.value, cell.sd, column)
     if cell.paper is None:
         return text
     return f"{text} [{_latex_number(cell.paper.value, cell.paper.sd, column)}]"

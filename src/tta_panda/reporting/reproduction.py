@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from tta_panda.reporting.pages import environments, render
 _BETA_NOTES = {
     "auto": "Beta is auto: chosen from the stream without labels, by the same rule for every corruption.",
     "paper": "Beta is the paper's for each method, which its authors chose as the best of a grid on test labels.",
-    "grid": f"Beta is searched as in the paper ({BEST_OF_GRID}); beside it stands auto, which needs no labels.",
+    "grid": f"Beta is searched as in the paper ({BEST_OF_GRID}); beside it stands auto, which needs no labels. Where "
+    "there is one number only, it is auto's.",
 }
 
 
@@ -38,6 +39,8 @@ class Reproduction:
     runs: Sequence[RunConfig]
     records: Mapping[str, RunRecord]
     result: Result
+    diverged: Collection[str] = ()
+    """Keys of the runs that gave no numbers."""
 
     @functools.cached_property
     def drawings(self) -> list[tuple[Figure, Drawing]]:
@@ -45,11 +48,18 @@ class Reproduction:
         return [(figure, draw(figure)) for figure in self.result.figures]
 
     @classmethod
-    def of(cls, name: str, experiment: Experiment, setup: Setup, records: Mapping[str, RunRecord]) -> Reproduction:
+    def of(
+        cls,
+        name: str,
+        experiment: Experiment,
+        setup: Setup,
+        records: Mapping[str, RunRecord],
+        diverged: Collection[str] = (),
+    ) -> Reproduction:
         """From whatever records there are; cells without one say so."""
         runs = experiment.runs(setup)
         own = {config.key: records[config.key] for config in runs if config.key in records}
-        return cls(name, experiment, runs, own, experiment.lay_out(Outcomes(setup, own)))
+        return cls(name, experiment, runs, own, experiment.lay_out(Outcomes(setup, own, diverged)), diverged)
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,11 @@ class Part:
         for several in zip(*(part.reproductions for part in parts), strict=True):
             first = several[0]
             if first.experiment.compares_benchmarks:
-                outcomes = [Outcomes(p.setup, r.records) for p, r in zip(parts, several, strict=True) if p.setup]
+                outcomes = [
+                    Outcomes(part.setup, each.records, each.diverged)
+                    for part, each in zip(parts, several, strict=True)
+                    if part.setup
+                ]
                 runs = [config for each in several for config in each.runs]
                 records = {key: record for each in several for key, record in each.records.items()}
                 result = first.experiment.lay_out_across(outcomes)
@@ -127,8 +141,8 @@ def _notes(setup: Setup) -> list[str]:
 def _paper_note(setup: Setup) -> str:
     if setup.benchmark is None:
         return (
-            f"The paper has no numbers for {setup.model} on {setup.data}. What it printed for its own benchmarks "
-            "stands in tables of its own, marked as the paper's."
+            "The paper has no numbers for this setting. What it printed for its own benchmarks stands in tables of its "
+            "own, marked as the paper's."
         )
     return (
         f"What the paper printed for {BACKBONES[setup.benchmark]} stands under our numbers, marked “paper”. With "
