@@ -55,8 +55,10 @@ def test_imagenet_folders(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="no data set of image files"):
         load_data("glyphs-c", image_list=names)
 
-    with pytest.raises(DataError, match="leave clean images out with --corruption all"):
+    with pytest.raises(DataError, match=r"beside it.*leave them out with --corruption all"):
         load_data("imagenet-c", "clean", root=tmp_path)
+    write_imagenet(tmp_path / "val")
+    assert load_data("imagenet-c", "clean", root=tmp_path).paths[0].is_relative_to(tmp_path / "val")
     last = tmp_path / "ImageNet-C" / "fog" / "3" / "n15075141"
     next(last.iterdir()).unlink()
     last.rmdir()
