@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tta_panda.cli.common import JsonOption, make_console, numbers, print_json, words
-from tta_panda.cli.runs import BenchmarkRequest, run_with_progress, takes_request
+from tta_panda.cli.runs import BenchmarkRequest, Outcome, run_with_progress, takes_request
 from tta_panda.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def reproduce(
     outcomes = [run_with_progress(work.runner, work.runs) for work in works]
     for outcome in outcomes:
         outcome.report_left_out()
-    parts = _lay_out(experiments, setups, works, request.output)
+    parts = _lay_out(experiments, setups, list(zip(works, outcomes, strict=True)), request.output)
     page = request.output / (f"{chosen[0]}/report.html" if len(chosen) == len(setups) == 1 else "report.html")
     write_page(page, render_reproductions(list(parts.values())))
     count, existed = sum(len(work.runs) for work in works), sum(outcome.finished for outcome in outcomes)
@@ -134,14 +134,14 @@ def _parse_beta(text: str) -> Beta:
 
 
 def _lay_out(
-    experiments: Mapping[str, Experiment], setups: Sequence[Setup], works: Sequence[Work], output: Path
+    experiments: Mapping[str, Experiment], setups: Sequence[Setup], done: Sequence[tuple[Work, Outcome]], output: Path
 ) -> dict[Path, Part]:
     """Tables and figures of all experiments, as files too, by the folder that holds them."""
     from tta_panda.reporting.reproduction import Part, Reproduction, write_files
 
     parts = {}
     for setup in setups:
-        found = {work.alone: (work.records(), work.diverged()) for work in works if work.setup is setup}
+        found = {work.alone: (outcome.by_key(), work.diverged()) for work, outcome in done if work.setup is setup}
         reproductions = [
             Reproduction.of(name, experiment, setup, *found[experiment.measured_alone])
             for name, experiment in experiments.items()
@@ -181,8 +181,9 @@ def _json_row(reproduction: Reproduction, folder: Path) -> dict[str, Any]:
 def _print_plan(works: Sequence[Work], as_json: bool) -> None:
     from tta_panda.evaluation.estimate import estimate_seconds
 
-    rows = [row for work in works for row in work.rows()]
-    seconds = sum(estimate_seconds(work.missing(), work.runner) for work in works)
+    missing = [work.missing() for work in works]
+    rows = [row for work, keys in zip(works, missing, strict=True) for row in work.rows(keys)]
+    seconds = sum(estimate_seconds(list(runs.values()), work.runner) for work, runs in zip(works, missing, strict=True))
     existing = sum(row["exists"] for row in rows)
     if as_json:
         print_json(rows, exist=existing, estimated_seconds=round(seconds, 1))

@@ -28,6 +28,9 @@ class Outcome(NamedTuple):
     unavailable: dict[str, str]  # methods that the model cannot serve, and why
     unreadable: dict[str, str]  # domains that cannot be read, and why
 
+    def by_key(self) -> dict[str, RunRecord]:
+        return {record.config.key: record for record in self.records}
+
     def report_left_out(self) -> None:
         """Say on stderr what was left out, the reason once for all that share it."""
         left_out = self.unavailable | self.unreadable

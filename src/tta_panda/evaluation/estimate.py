@@ -10,12 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tta_panda.data.stream import Stream
 from tta_panda.errors import UnsupportedModelError
 from tta_panda.evaluation.record import RunConfig
-from tta_panda.evaluation.run import Runner, by_domain
-from tta_panda.methods import METHODS
-from tta_panda.methods.base import TrainedMethod
+from tta_panda.evaluation.run import Runner, by_domain, open_stream, trains_encoder
 from tta_panda.methods.options import build_method
 from tta_panda.models.base import Classifier
 
@@ -82,8 +79,7 @@ def estimate_seconds(configs: Sequence[RunConfig], runner: Runner) -> float:
     try:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // runner.workers))
         dataset, classifier = runner.prepare(configs[0])
-        framing = getattr(classifier.model, "framing", classifier.model.image_size)
-        images, _ = next(iter(Stream(dataset, _IMAGES, 0, framing if configs[0].preprocess == "exact" else None)))
+        images, _ = next(iter(open_stream(configs[0].model_copy(update={"batch_size": _IMAGES}), dataset, classifier)))
         calibration = Calibration(classifier, images)
         whole = len(dataset.head(None)) if configs[0].limit is None else None
         return (
@@ -96,9 +92,8 @@ def estimate_seconds(configs: Sequence[RunConfig], runner: Runner) -> float:
 
 def _domain_seconds(domain: Sequence[RunConfig], calibration: Calibration, alone: bool, whole: int | None) -> float:
     images = domain[0].limit or whole or 1000
-    frozen = [c for c in domain if not alone and not issubclass(METHODS.get(c.method), TrainedMethod)]
-    single = [config for config in domain if config not in frozen]
-    seconds = sum(calibration.per_image(config) for config in single)
+    frozen = [config for config in domain if not (alone or trains_encoder(config))]
+    seconds = sum(calibration.per_image(config) for config in domain if alone or trains_encoder(config))
     return images * (seconds + (calibration.shared(frozen) if frozen else 0.0))
 
 

@@ -138,8 +138,7 @@ class Runner:
     def _run_readable(self, configs: Sequence[RunConfig], advance: Advance) -> Iterable[RunRecord]:
         first = configs[0]
         dataset, classifier = self.prepare(first)
-        framing = getattr(classifier.model, "framing", classifier.model.image_size)
-        stream = Stream(dataset, first.batch_size, first.seed, framing if first.preprocess == "exact" else None)
+        stream = open_stream(first, dataset, classifier)
         configs, methods = self._build(configs, classifier, advance)
         for group in [[i] for i in range(len(methods))] if self.alone else shared_passes(methods):
             members = [configs[i] for i in group]
@@ -228,6 +227,17 @@ class Runner:
         )
 
 
+def open_stream(config: RunConfig, dataset: Dataset, classifier: Classifier) -> Stream:
+    """The batches of a run, in its order, as its model takes them."""
+    framing = getattr(classifier.model, "framing", classifier.model.image_size)
+    return Stream(dataset, config.batch_size, config.seed, framing if config.preprocess == "exact" else None)
+
+
+def trains_encoder(config: RunConfig) -> bool:
+    """Whether a run can share its passes with no other."""
+    return issubclass(METHODS.get(config.method), TrainedMethod)
+
+
 def by_domain(configs: Iterable[RunConfig]) -> list[list[RunConfig]]:
     """Configurations that read the same stream, together, in the order of their first appearance."""
     domains: dict[tuple[object, ...], list[RunConfig]] = {}
@@ -238,9 +248,9 @@ def by_domain(configs: Iterable[RunConfig]) -> list[list[RunConfig]]:
 
 def _apart(domain: Sequence[RunConfig]) -> list[list[RunConfig]]:
     """A domain in pieces that share nothing: methods that train the encoder one by one, and all others."""
-    trained = [config for config in domain if issubclass(METHODS.get(config.method), TrainedMethod)]
-    frozen = [config for config in domain if config not in trained]
-    return [piece for piece in (frozen, *([config] for config in trained)) if piece]
+    frozen = [config for config in domain if not trains_encoder(config)]
+    trained = [[config] for config in domain if trains_encoder(config)]
+    return [frozen, *trained] if frozen else trained
 
 
 _worker: Runner

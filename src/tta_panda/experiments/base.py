@@ -10,7 +10,7 @@ from typing import ClassVar
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.data.dataset import CLEAN
 from tta_panda.evaluation.record import RunConfig, RunRecord
-from tta_panda.experiments.results import ACCURACY, DIVERGED, NOT_RUN, Cell, Metric, Result, over_seeds, side_by_side
+from tta_panda.experiments.results import ACCURACY, DIVERGED, NOT_RUN, Cell, Metric, Result, over_seeds
 from tta_panda.experiments.setup import Series, Setup, Variant
 
 
@@ -91,10 +91,6 @@ class Experiment(ABC):
     @abstractmethod
     def lay_out(self, outcomes: Outcomes) -> Result:
         """Tables and figures of what was run."""
-
-    def lay_out_across(self, benchmarks: Sequence[Outcomes]) -> Result:
-        """Several benchmarks in one table."""
-        return Result([side_by_side({each.setup.data: self.lay_out(each).tables[0] for each in benchmarks})])
 
     def corruptions(self, setup: Setup) -> Sequence[str]:
         """Where it is compared."""

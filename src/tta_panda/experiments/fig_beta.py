@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from tta_panda.experiments.base import Outcomes
-from tta_panda.experiments.layout import Sweep, SweepExperiment
+from tta_panda.experiments.layout import Sweep, SweepExperiment, quick_notes
 from tta_panda.experiments.results import ACCURACY, Column, Result, Row, Table
 from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
 
@@ -28,8 +31,10 @@ class BetaFigure(SweepExperiment):
 
     def lay_out(self, outcomes: Outcomes) -> Result:
         result = super().lay_out(outcomes)
-        notes = [note for note in result.notes if "auto" not in note]
-        return Result([*result.tables, self._choices(outcomes)], result.figures, notes)
+        return replace(result, tables=[*result.tables, self._choices(outcomes)])
+
+    def notes(self, setup: Setup, corruptions: Sequence[str]) -> list[str]:
+        return quick_notes(corruptions)  # the search for beta is here
 
     def _choices(self, outcomes: Outcomes) -> Table:
         setup, corruptions = outcomes.setup, self.corruptions(outcomes.setup)

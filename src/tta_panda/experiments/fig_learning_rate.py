@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from tta_panda.experiments.base import Outcomes
 from tta_panda.experiments.layout import Sweep, SweepExperiment
-from tta_panda.experiments.results import Result
 from tta_panda.experiments.setup import Setup
 
 _FACTORS, _QUICK_FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0), (0.1, 1.0, 10.0)
@@ -34,7 +32,6 @@ class LearningRateFigure(SweepExperiment):
             sweeps += [Sweep(name, plain, 0, panel=panel), Sweep(f"{name}+panda", panda, 1, panel=panel)]
         return sweeps
 
-    def lay_out(self, outcomes: Outcomes) -> Result:
-        result = super().lay_out(outcomes)
+    def notes(self, setup: Setup, corruptions: Sequence[str]) -> list[str]:
         note = "SAR's own learning rate is left alone: what the paper lists as such is the radius rho of its steps."
-        return dataclasses.replace(result, notes=[*result.notes, note])
+        return [*super().notes(setup, corruptions), note]

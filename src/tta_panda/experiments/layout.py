@@ -135,11 +135,16 @@ class SweepExperiment(Experiment):
             heading = f"{title or self.title}: accuracy (%), mean of {len(corruptions)} corruptions"
             tables.append(Table(heading, x_axis, columns, rows, name=str(index + 1) if index else ""))
         caption = f"{self.about} Mean of {len(corruptions)} corruptions; bars are one s.d. over seeds."
-        return Result(tables, [LineFigure(caption, panels)], sweep_notes(outcomes.setup, corruptions))
+        return Result(tables, [LineFigure(caption, panels)], self.notes(outcomes.setup, corruptions))
+
+    def notes(self, setup: Setup, corruptions: Sequence[str]) -> list[str]:
+        return sweep_notes(setup, corruptions)
 
 
 def sweep_notes(setup: Setup, corruptions: Sequence[str]) -> list[str]:
-    notes = [] if len(corruptions) == len(CORRUPTIONS) else [f"Quick look: only on {', '.join(corruptions)}."]
-    if setup.beta == "grid":
-        notes.append("The search for beta is part of the tables; here, beta is auto.")
-    return notes
+    notes = quick_notes(corruptions)
+    return [*notes, "The search for beta is part of the tables; here, beta is auto."] if setup.beta == "grid" else notes
+
+
+def quick_notes(corruptions: Sequence[str]) -> list[str]:
+    return [] if len(corruptions) == len(CORRUPTIONS) else [f"Quick look: only on {', '.join(corruptions)}."]

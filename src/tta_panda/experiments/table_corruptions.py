@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from tta_panda.data.corruptions import CORRUPTIONS
@@ -29,7 +30,7 @@ class CorruptionsTable(MainTable):
         bias = by_corruption(outcomes, "Prediction bias (L1)", [(series, name, None) for series, name, _ in rows], BIAS)
         tables = [
             by_corruption(outcomes, "Accuracy (%)", rows),
-            Table(bias.title, bias.rows_are, bias.columns, bias.rows, ZERO_NOTE, name="bias"),
+            replace(bias, note=ZERO_NOTE, name="bias"),
         ]
         return Result(tables if setup.benchmark else [*tables, _papers()])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tta_panda.experiments.base import Experiment, Outcomes
 from tta_panda.experiments.layout import by_corruption, papers_benchmarks, with_paper
 from tta_panda.experiments.paper import PaperVariant
@@ -45,5 +47,5 @@ class NegativeAugmentationTable(Experiment):
             ],
         )
         every = by_corruption(outcomes, "Accuracy (%) on every corruption", rows)
-        tables = [means, Table(every.title, every.rows_are, every.columns, every.rows, name="corruptions")]
+        tables = [means, replace(every, name="corruptions")]
         return Result(tables if setup.benchmark else [*tables, papers_benchmarks("Negative augmentation", _ROWS)])

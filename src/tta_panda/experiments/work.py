@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tta_panda.evaluation.record import RunConfig, RunRecord
+from tta_panda.evaluation.record import RunConfig
 from tta_panda.evaluation.run import Runner
 from tta_panda.evaluation.store import RunStore
 from tta_panda.experiments.base import Experiment
@@ -22,19 +22,15 @@ class Work(NamedTuple):
     runs: list[RunConfig]
     runner: Runner
 
-    def records(self) -> dict[str, RunRecord]:
-        return self.runner.store.existing(self.runs)
-
     def diverged(self) -> dict[str, RunConfig]:
         return self.runner.store.diverged(self.runs)
 
-    def missing(self) -> list[RunConfig]:
-        settled = {*self.records(), *self.diverged()}
-        return [config for config in self.runs if config.key not in settled]
+    def missing(self) -> dict[str, RunConfig]:
+        settled = {*self.runner.store.existing(self.runs), *self.diverged()}
+        return {config.key: config for config in self.runs if config.key not in settled}
 
-    def rows(self) -> list[dict[str, Any]]:
-        """What is to be run and what exists, for people to read."""
-        missing = {config.key for config in self.missing()}
+    def rows(self, missing: Collection[str]) -> list[dict[str, Any]]:
+        """What is to be run, given by its keys, and what exists, for people to read."""
         return [
             {
                 "record": config.key,

@@ -175,8 +175,7 @@ def quiet() -> Iterator[None]:
     level = root.level
     root.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         root.setLevel(level)

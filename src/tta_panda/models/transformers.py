@@ -188,8 +188,7 @@ def _quiet() -> Iterator[None]:
     their_logging.set_verbosity(logging.CRITICAL)
     their_logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         their_logging.set_verbosity(level)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from tta_panda.experiments.results import NOT_RUN
 from tta_panda.reporting.tables import Column, ResultTable, columns, lower_bias_count
 
 
@@ -92,7 +93,7 @@ def _grid(table: ResultTable, title: str, shown: Sequence[Column], decimals: int
 def make_cell(value: float, is_delta: bool, decimals: int, more_is_better: bool) -> Cell:
     """A number, and for differences whether it is for the better."""
     if math.isnan(value):
-        return Cell("not run", "missing")
+        return Cell(NOT_RUN, "missing")
     if not is_delta:
         return Cell(f"{value:.{decimals}f}")
     rounded = round(value, decimals) + 0.0  # no negative zero

@@ -15,7 +15,7 @@ from tta_panda.errors import StoreError
 from tta_panda.evaluation.record import RunConfig, RunRecord
 from tta_panda.experiments.base import Experiment, Outcomes
 from tta_panda.experiments.paper import BACKBONES
-from tta_panda.experiments.results import Figure, Result, Table
+from tta_panda.experiments.results import Figure, Result, Table, side_by_side
 from tta_panda.experiments.setup import BEST_OF_GRID, Setup
 from tta_panda.reporting.cells import grid_of
 from tta_panda.reporting.exports import to_csv, to_latex, to_markdown
@@ -39,8 +39,6 @@ class Reproduction:
     runs: Sequence[RunConfig]
     records: Mapping[str, RunRecord]
     result: Result
-    diverged: Collection[str] = ()
-    """Keys of the runs that gave no numbers."""
 
     @functools.cached_property
     def drawings(self) -> list[tuple[Figure, Drawing]]:
@@ -56,10 +54,10 @@ class Reproduction:
         records: Mapping[str, RunRecord],
         diverged: Collection[str] = (),
     ) -> Reproduction:
-        """From whatever records there are; cells without one say so."""
+        """From whatever records there are; cells without one say so, also those of `diverged` runs."""
         runs = experiment.runs(setup)
         own = {config.key: records[config.key] for config in runs if config.key in records}
-        return cls(name, experiment, runs, own, experiment.lay_out(Outcomes(setup, own, diverged)), diverged)
+        return cls(name, experiment, runs, own, experiment.lay_out(Outcomes(setup, own, diverged)))
 
 
 @dataclass(frozen=True)
@@ -80,15 +78,10 @@ class Part:
         for several in zip(*(part.reproductions for part in parts), strict=True):
             first = several[0]
             if first.experiment.compares_benchmarks:
-                outcomes = [
-                    Outcomes(part.setup, each.records, each.diverged)
-                    for part, each in zip(parts, several, strict=True)
-                    if part.setup
-                ]
+                table = side_by_side({p.title: each.result.tables[0] for p, each in zip(parts, several, strict=True)})
                 runs = [config for each in several for config in each.runs]
                 records = {key: record for each in several for key, record in each.records.items()}
-                result = first.experiment.lay_out_across(outcomes)
-                compared.append(Reproduction(first.name, first.experiment, runs, records, result))
+                compared.append(Reproduction(first.name, first.experiment, runs, records, Result([table])))
         return cls(None, compared)
 
 
