@@ -311,13 +311,15 @@ def test_files_of_every_kind_of_figure(tmp_path, name):
         assert {path.name: path.read_bytes() for path in again} == first
 
 
-@pytest.mark.parametrize("width", [60, 200])
+@pytest.mark.parametrize("width", [60, 80, 120, 300])
 def test_narrow_terminals_cut_tables_but_no_numbers(width):
-    columns = [Column(f"column {index}") for index in range(16)]
+    columns = [Column(f"benchmark-c: column {index}") for index in range(16)]
     row = Row("a rather long name", [Cell(100.0 + index, 0.5, Printed(50.0 + index)) for index in range(16)])
     console = Console(width=width, record=True, file=io.StringIO())
     print_experiment(console, "title", Result([Table("wide", "method", columns, [row])]))
     shown = console.export_text().split()
     assert {f"{value}.0" for value in range(100, 116)} | {f"{value}.0" for value in range(50, 66)} <= set(shown)
     assert shown.count("rather") == shown.count("paper")  # every piece names its rows
-    assert (shown.count("paper") == 1) == (width == 200)
+    assert (shown.count("paper") == 1) == (width == 300)
+    assert shown.count("benchmark-c:") == 16 and {str(index) for index in range(16)} <= set(shown)
+    assert "…" not in "".join(shown)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +16,7 @@ _MOST_COLUMNS_WITH_SPREAD, _MOST_COLUMNS_WITH_SPACE = 7, 10
 
 _STYLES = {"": "", "better": "green", "worse": "red", "missing": "dim"}
 _PAPER_STYLE = "blue"
+_PAPER_ROW = "  paper"
 
 
 def print_results(console: Console, table: ResultTable) -> None:
@@ -41,8 +41,10 @@ def _print_grid(console: Console, grid: Grid) -> None:
 
 def _pieces_that_fit(console: Console, grid: Grid) -> list[Grid]:
     """A wide table as it is, or cut into several with fewer columns: numbers are never cut."""
-    table = _rich_table(grid, wide=True)
-    needed = Measurement.get(console, console.options.update(width=10_000), table).minimum
+    names = [word for row in grid.rows for word in (row.group, _PAPER_ROW, *row.name.split())]
+    columns = [_least_width(grid, index) for index in range(len(grid.headers))]
+    grouped = any(row.group for row in grid.rows)
+    needed = max(map(len, names), default=0) * (1 + grouped) + sum(columns) + sum(_padding(grid)) * (len(columns) + 2)
     half = len(grid.headers) // 2
     if needed <= console.width or not half:
         return [grid]
@@ -54,20 +56,32 @@ def _pieces_that_fit(console: Console, grid: Grid) -> list[Grid]:
     return [fitting for piece in pieces for fitting in _pieces_that_fit(console, piece)]
 
 
+def _padding(grid: Grid) -> tuple[int, int]:
+    """Right and left of a column."""
+    return (1, 1) if len(grid.headers) <= _MOST_COLUMNS_WITH_SPACE else (1, 0)
+
+
+def _least_width(grid: Grid, index: int) -> int:
+    """What a column needs if its title is broken at spaces, and its numbers are not broken."""
+    return max(map(len, [*grid.headers[index].split(), *(row.cells[index].text for row in grid.rows)]), default=0)
+
+
 def _rich_table(grid: Grid, wide: bool) -> Table:
-    padding = (0, 1) if len(grid.headers) <= _MOST_COLUMNS_WITH_SPACE else (0, 1, 0, 0)
-    table = Table(box=None, pad_edge=False, padding=padding)
+    right, left = _padding(grid)
+    table = Table(box=None, pad_edge=False, padding=(0, right, 0, left))
     grouped = any(row.group for row in grid.rows)
-    for header in ("", *([""] if grouped else []), *grid.headers):
-        # Where room is short, titles are broken before names, but names before numbers.
-        table.add_column(header, justify="right" if header else "left", no_wrap=bool(header) if wide else not header)
+    for _ in range(1 + grouped):
+        table.add_column(no_wrap=not wide)
+    for index, header in enumerate(grid.headers):
+        # Where room is short, titles and in wide tables names are broken at spaces, and numbers never.
+        table.add_column(header, justify="right", min_width=_least_width(grid, index) if wide else None)
     for row in grid.rows:
         group = [Text(row.group, style="dim")] * grouped
         cells = [Text(cell.text, style=_STYLES[cell.kind]) if wide else _with_all(cell) for cell in row.cells]
         table.add_row(*group, Text(row.name), *cells, style="bold" if row.kind == "mean" else None)
         if wide and any(cell.paper for cell in row.cells):  # no room beside the numbers
             printed = [Text(cell.paper.text if cell.paper else "") for cell in row.cells]
-            table.add_row(*[Text()] * grouped, Text("  paper"), *printed, style=_PAPER_STYLE)
+            table.add_row(*[Text()] * grouped, Text(_PAPER_ROW), *printed, style=_PAPER_STYLE)
     return table
 
 
