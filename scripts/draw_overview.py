@@ -32,23 +32,21 @@ def main(path: str) -> None:
     classifier = ZeroShotClassifier(load_model("mini"), load_data(DATA, limit=1).class_names)
     images, labels = next(iter(Stream(load_data(DATA, CORRUPTION, 5), 100, seed=0)))
     plain, panda = CLIP(classifier), CLIP(classifier, debias=Panda())
-    batch = panda.features.draw(images)
-    assert batch.negatives is not None
-    with torch.no_grad():
-        encoded = panda.features.encode(batch)
-    assert encoded.offset is not None
+    batch = panda.features.prepare(images)
+    encoded = panda.features.encode_frozen(batch)
+    assert batch.negatives is not None and encoded.offset is not None
     predictions = {
         "CLIP": (plain.adapt_encoded(encoded).argmax(1), PLAIN_COLOUR),
         "CLIP + Panda": (panda.adapt_encoded(encoded).argmax(1), PANDA_COLOUR),
     }
-    pull = (encoded.offset @ classifier.text_features.T)[0].numpy()
+    pull = (encoded.offset @ classifier.class_embeddings.T)[0].numpy()
 
     names = classifier.class_names
     places = np.arange(len(names))
     figure = Figure(figsize=(11, 5.6), layout="constrained")
     grid = figure.add_gridspec(2, 3, width_ratios=[1.25, 0.8, 1.15])
     show_images(figure.add_subplot(grid[:, 0]), batch.images[:80], 8, f"a batch ({CORRUPTION.replace('_', ' ')})")
-    show_images(figure.add_subplot(grid[:, 1]), batch.negatives[:8], 2, "its negatives")
+    show_images(figure.add_subplot(grid[:, 1]), batch.negatives.images[:8], 2, "its negatives")
     top, bottom = figure.add_subplot(grid[0, 2]), figure.add_subplot(grid[1, 2])
     top.bar(places, pull - pull.mean(), color=REFERENCE_COLOUR)
     top.axhline(0, color="black", linewidth=0.6)

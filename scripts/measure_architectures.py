@@ -5,14 +5,35 @@ from __future__ import annotations
 import json
 
 import open_clip
+import torch
 
-from tta_panda.models.catalogue import SIZES, measure
-from tta_panda.models.mini import register_architecture
+from tta_panda.models.adapter import square_side
+from tta_panda.models.catalogue import SIZES
+from tta_panda.models.loading import open_clip_silenced
+from tta_panda.models.sources import SOURCES
+
+
+def measure(architecture: str) -> tuple[int | None, int | None]:
+    """Parameters and input size of an architecture, made without memory for its weights.
+
+    None for what is not known: both, where a configuration describes no image tower, and the parameters, where the
+    text tower belongs to another library, whose configuration would have to be fetched.
+    """
+    config = open_clip.get_model_config(architecture)
+    if "vision_cfg" not in config:
+        return None, None
+    size = square_side(config["vision_cfg"].get("image_size", 224), architecture)
+    if "text_cfg" not in config or config["text_cfg"].get("hf_model_name"):
+        return None, size
+    with open_clip_silenced(), torch.device("meta"):
+        clip = open_clip.create_model(architecture, load_weights=False, pretrained_text=False, device="meta")
+    return sum(parameter.numel() for parameter in clip.parameters()), size
 
 
 def main() -> None:
-    register_architecture()
-    lines = [f" {json.dumps(name)}: {json.dumps(measure(name))}" for name in open_clip.list_models()]
+    embedded = {name: f"local-dir:{source.directory}" for name, source in SOURCES.items() if source.embedded}
+    architectures = embedded | {name: name for name in open_clip.list_models()}
+    lines = [f" {json.dumps(name)}: {json.dumps(measure(place))}" for name, place in architectures.items()]
     SIZES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     print(f"{len(lines)} architectures in {SIZES}")
 

@@ -22,15 +22,18 @@ import numpy as np
 import open_clip
 import torch
 import torch.nn.functional as F
+from captioned_scenes import draw_captioned
 from open_clip.transformer import PatchDropout
 from safetensors.torch import save_file
 from torch.utils.data import DataLoader, Dataset
 
+from tta_panda.atomic import atomic_path
 from tta_panda.data.glyphs.render import draw_symbol
-from tta_panda.data.glyphs.scenes import draw_captioned
 from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
-from tta_panda.models.mini import ARCHITECTURE, WEIGHTS, register_architecture
+from tta_panda.models.sources import MINI
 
+WEIGHTS = MINI / "mini.safetensors"
+ARCHITECTURE = f"local-dir:{MINI}"
 VALIDATION_SEED = 10_000
 
 
@@ -95,7 +98,7 @@ def train(arguments: argparse.Namespace) -> None:
     checkpoint = work_dir / "checkpoint.pt"
 
     torch.manual_seed(arguments.seed)
-    model = open_clip.create_model(ARCHITECTURE)
+    model = open_clip.create_model(ARCHITECTURE, load_weights=False)
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
     optimizer = torch.optim.AdamW(
@@ -139,8 +142,8 @@ def train(arguments: argparse.Namespace) -> None:
             if done % arguments.save_every == 0 or done == arguments.steps:
                 entry["validation"] = validation_accuracy(model)
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": done}
-                torch.save(state, checkpoint.with_suffix(".tmp"))
-                checkpoint.with_suffix(".tmp").replace(checkpoint)
+                with atomic_path(checkpoint) as part:
+                    torch.save(state, part)
             entry["seconds"] = round(time.time() - started)
             print(json.dumps(entry), flush=True)
             with (work_dir / "log.jsonl").open("a") as log:
@@ -171,7 +174,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     arguments = make_parser().parse_args()
-    register_architecture()
     if arguments.export:
         export(arguments.work_dir)
     else:

@@ -1,4 +1,9 @@
-"""Small data sets in the published formats, for tests."""
+"""Small data sets in the published formats, for tests; and where tests find real images, if there are any.
+
+A few tests read real images from the folder that the environment variable TTA_PANDA_TEST_DATA names; its default is
+`shared/data` beside the repository. It may hold `cifar-10-batches-py/test_batch`, as published, and photographs in
+`photos/<class>/*.jpg`. Tests whose images are missing are skipped.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,6 @@ from PIL import Image
 from tta_panda.data.corruptions import CORRUPTIONS
 
 REAL_DATA = Path(os.environ.get("TTA_PANDA_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
-"""Real images, which are optional: tests that need them skip where they are absent."""
 
 
 def real_data(name: str) -> Path:

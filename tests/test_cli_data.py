@@ -13,7 +13,7 @@ from data_files import write_clean_cifar, write_image
 from typer.testing import CliRunner
 
 from tta_panda.cli import app
-from tta_panda.data.make import make_cifar_c
+from tta_panda.data.fetch.make import make_corrupted
 from tta_panda.errors import TtaPandaError
 
 runner = CliRunner()
@@ -29,7 +29,7 @@ def rows(*arguments: str, code: int = 0) -> dict[str, Any]:
 def test_make_and_check(tmp_path: Path) -> None:
     write_clean_cifar(tmp_path, count=10)
     made = rows(
-        "data", "make", "cifar10-c", "--from", str(tmp_path), "--to", str(tmp_path), "--corruption", "fog",
+        "data", "make", "cifar10-c", "--from", str(tmp_path), "-o", str(tmp_path), "--corruption", "fog",
         "--severity", "5", "--workers", "1",
     )  # fmt: skip
     assert [(row["made"], row["holds"]) for row in made["rows"]] == [([5], [5])]
@@ -47,7 +47,7 @@ def test_corrupt_folder(tmp_path: Path) -> None:
     assert [(row["corruption"], row["severity"], row["images"]) for row in document["rows"]] == [
         ("fog", 3, 1), ("fog", 5, 1), ("snow", 3, 1), ("snow", 5, 1),
     ]  # fmt: skip
-    assert document["broken"] == []
+    assert document["skipped"] == []
     assert (tmp_path / "out" / "snow" / "5" / "a" / "1.png").is_file()
 
 
@@ -69,7 +69,8 @@ def test_corrupt_by_workers_names_the_real_error(tmp_path: Path) -> None:
 
 def test_download_goes_to_data_and_says_how_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tta_panda.data.download.ResumingDownloader.__call__", offline)
+    monkeypatch.setattr("requests.get", offline)
+    monkeypatch.setattr("tta_panda.data.fetch.download.sleep", lambda _seconds: None)
     result = runner.invoke(app, ["data", "download", "cifar10-c", "--json"])
     assert "Cannot fetch" in str(result.exception)
     assert "Fetching CIFAR-10-C.tar (2.9 GB) into data" in result.stderr
@@ -95,13 +96,13 @@ def test_sheet_and_benchmark(tmp_path: Path) -> None:
 def test_run_on_images_on_disk(tmp_path: Path) -> None:
     """From clean images to records: cifar10-c that was made here, and a folder of images of several sizes."""
     write_clean_cifar(tmp_path, count=20)
-    make_cifar_c(10, tmp_path, tmp_path, ["fog"], [5])
+    make_corrupted("cifar10-c", tmp_path, tmp_path, ["fog"], [5])
     common = ("--method", "clip", "-o", str(tmp_path / "runs"), "--data-root", str(tmp_path))
     arrays = rows("run", *common, "--data", "cifar10-c", "--corruption", "clean,fog")
     assert [(row["corruption"], row["samples"]) for row in arrays["rows"]] == [("clean", 20), ("fog", 20)]
     exact = rows("run", *common, "--data", "cifar10-c", "--corruption", "fog", "--preprocess", "exact")
     assert exact["skipped"] == 0
-    assert exact["rows"][0]["data_fingerprint"] == "made with seed 0"
+    assert exact["rows"][0]["fingerprint"] == "made with seed 0"
     assert exact["rows"][0]["preprocess"] == "exact"
 
     for index, name in enumerate(("cat", "cat", "dog")):
@@ -126,8 +127,8 @@ def test_run_on_images_on_disk(tmp_path: Path) -> None:
         (["corrupt", "only-one"], "Two folders are needed"),
         (["corrupt", "--sheet", "sheet.png"], "drawn of one image"),
         (["corrupt", "--benchmark", "--severity", "1,2"], "one severity at a time"),
-        (["data", "make", "cifar10", "--from", ".", "--to", "."], "Did you mean 'cifar10-c'"),
-        (["data", "download", "imagenet", "--to", "."], "Did you mean 'imagenet-c'"),
+        (["data", "make", "cifar10", "--from", ".", "-o", "."], "Did you mean 'cifar10-c'"),
+        (["data", "download", "imagenet", "-o", "."], "Did you mean 'imagenet-c'"),
         (["data", "check", "no-such-folder"], "There is no folder"),
     ],
 )
@@ -142,7 +143,7 @@ def test_help_stays_light() -> None:
         "import sys\nfrom typer.testing import CliRunner\nfrom tta_panda.cli import app\n"
         "for words in (['--help'], ['data', '--help'], ['corrupt', '--help'], ['data', 'make', '--help']):\n"
         "    assert CliRunner().invoke(app, words).exit_code == 0\n"
-        "print(sorted({'torch', 'numpy', 'PIL', 'cv2', 'requests', 'pooch'} & set(sys.modules)))"
+        "print(sorted({'torch', 'numpy', 'PIL', 'cv2', 'requests'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -30,7 +30,6 @@ from tta_panda.data.corruptions import (
     digital,
     frost,
     image_rng,
-    load_frost_textures,
     weather,
 )
 from tta_panda.data.corruptions.severity import CIFAR, IMAGENET
@@ -424,14 +423,14 @@ def test_frost_photographs_from_a_folder(tmp_path) -> None:  # type: ignore[no-u
     pane = scenes(1, 60)[0]
     Image.fromarray(pane).save(tmp_path / "a.png")
     (tmp_path / "notes.txt").write_text("not a photograph")
-    textures = load_frost_textures(tmp_path)
+    textures = frost.load_frost_textures(tmp_path)
     assert np.array_equal(textures.crop(np.random.default_rng(0), (60, 60), 1), pane)
     assert textures.crop(np.random.default_rng(0), (100, 70), 1).shape == (100, 70, 3)  # mirrored at its edges
     (tmp_path / "b.jpg").write_bytes(b"broken")
     with pytest.raises(DataError, match=r"b\.jpg"):
-        load_frost_textures(tmp_path)
+        frost.load_frost_textures(tmp_path)
     with pytest.raises(DataError, match="no image files"):
-        load_frost_textures(tmp_path / "absent")
+        frost.load_frost_textures(tmp_path / "absent")
 
 
 def through_hsv(image: Bytes, change) -> NDArray[np.floating]:  # type: ignore[no-untyped-def]

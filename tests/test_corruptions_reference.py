@@ -20,8 +20,8 @@ import pytest
 from numpy.typing import NDArray
 from test_corruptions import scenes
 
-from tta_panda.data.corruptions import corrupt, image_rng, load_frost_textures
-from tta_panda.data.corruptions.frost import FrostTextures
+from tta_panda.data.corruptions import corrupt, image_rng
+from tta_panda.data.corruptions.frost import FrostTextures, load_frost_textures
 
 Bytes = NDArray[np.uint8]
 Reference = Callable[[Bytes, str, int], Bytes]

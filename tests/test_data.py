@@ -1,15 +1,18 @@
-"""Embedded symbols, streams, and CIFAR-C in its published layout."""
+"""Embedded symbols, streams, and the registry of data sets."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 from tta_panda import Stream, load_data
-from tta_panda.data import DATASETS
+from tta_panda.data import DATASETS, list_data
 from tta_panda.data.dataset import ImageDataset
-from tta_panda.data.glyphs import draw_glyphs, render, scenes
+from tta_panda.data.glyphs import draw_glyphs, render
 from tta_panda.data.glyphs.symbols import BENCHMARK_CLASSES, VALIDATION_CLASSES, masks, symbol_name, symbols
 from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
 
@@ -73,20 +76,6 @@ def test_corrupted_glyphs_keep_labels_and_balance():
     assert difference[inside].std() == pytest.approx(0.10 * 255, rel=0.03)
 
 
-def test_training_pictures_cover_more_than_symbols():
-    rng = np.random.default_rng(0)
-    examples = [scenes.draw_captioned(rng) for _ in range(300)]
-    concepts = {example.concept[0] for example in examples}
-    assert {"collage", "close-up"} <= concepts
-    assert any(concept.endswith("pattern") for concept in concepts)
-    assert any(len(example.concept) == 2 for example in examples)
-    for example in examples:
-        assert example.picture.shape == (32, 32, 3)
-        assert example.picture.dtype == np.float32
-        assert 0 <= example.picture.min() <= example.picture.max() <= 1
-        assert all(word in example.caption for word in example.concept)
-
-
 def dataset(count: int, classes: int = 3) -> ImageDataset:
     images = np.arange(count, dtype=np.uint8)[:, None, None, None].repeat(4, 1).repeat(4, 2).repeat(3, 3)
     return ImageDataset(images, np.arange(count) % classes, tuple("abc"[:classes]))
@@ -107,6 +96,13 @@ def test_a_stream_passes_every_image_once_in_a_seeded_order():
         assert torch.equal(labels, images[:, 0, 0, 0].long() % 3)
 
 
+def test_a_stream_can_keep_the_order_of_the_data_set():
+    images = torch.cat([images for images, _ in Stream(dataset(7), 3, seed=5, order="given")])
+    assert images[:, 0, 0, 0].tolist() == list(range(7))
+    with pytest.raises(UnknownNameError, match=r"Unknown order of a stream 'shufled'\. Did you mean 'shuffled'"):
+        Stream(dataset(7), 3, 0, order="shufled")
+
+
 def test_streams_and_data_sets_refuse_nonsense():
     with pytest.raises(InvalidInputError, match="batch_size"):
         Stream(dataset(3), 0, 0)
@@ -124,40 +120,17 @@ def test_streams_and_data_sets_refuse_nonsense():
         load_data("glyph-c")
 
 
-@pytest.fixture
-def cifar_root(tmp_path):
-    folder = tmp_path / "CIFAR-10-C"
-    folder.mkdir()
-    severity = np.repeat(np.arange(1, 6, dtype=np.uint8), 4)
-    np.save(folder / "fog.npy", np.broadcast_to(severity[:, None, None, None], (20, 32, 32, 3)))
-    np.save(folder / "labels.npy", np.tile(np.arange(4, dtype=np.uint8), 5))
-    return tmp_path
-
-
-def test_cifar_c_is_read_by_severity(cifar_root):
-    for root in (cifar_root, cifar_root / "CIFAR-10-C"):
-        third = load_data("cifar10-c", "fog", 3, root=root)
-        assert len(third) == 4
-        assert (third.images == 3).all()
-        assert third.labels.tolist() == [0, 1, 2, 3]
-        assert third.class_names[:3] == ("airplane", "automobile", "bird")
-    assert isinstance(third.images, np.memmap)
-
-
-def test_cifar_c_that_is_not_as_published_is_explained(cifar_root):
-    with pytest.raises(DataError, match="--data-root"):
-        load_data("cifar10-c", "fog")
-    with pytest.raises(DataError, match=r"CIFAR-100-C\.tar"):
-        load_data("cifar100-c", "fog", root=cifar_root / "nowhere")
-    with pytest.raises(DataError, match=r"snow\.npy.*fog"):
-        load_data("cifar10-c", "snow", root=cifar_root)
-    np.save(cifar_root / "CIFAR-10-C" / "snow.npy", np.zeros((7, 32, 32, 3), np.uint8))
-    with pytest.raises(DataError, match="7 images and 20 labels"):
-        load_data("cifar10-c", "snow", root=cifar_root)
-    (cifar_root / "CIFAR-10-C" / "frost.npy").write_bytes(b"half a file")
-    with pytest.raises(DataError, match=r"frost\.npy is not a readable"):
-        load_data("cifar10-c", "frost", root=cifar_root)
-
-
 def test_every_data_set_says_what_it_is():
-    assert all(DATASETS.get(name).__doc__ for name in DATASETS)
+    for name in list_data():
+        source = DATASETS.get(name)
+        assert source.name == name
+        assert source.about.endswith(".")
+        assert source.embedded == name.startswith("glyphs")
+        assert source.image_files == (name in ("imagenet", "imagenet-c", "folder"))
+    assert list_data("cifar10*") == ["cifar10-c", "cifar100-c", "cifar10", "cifar100"]
+
+
+def test_importing_the_registry_is_cheap():
+    code = "import sys, tta_panda.data; print(sorted({'torch', 'numpy', 'PIL', 'cv2', 'requests'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import hashlib
 import io
@@ -16,9 +17,11 @@ import numpy as np
 import pytest
 from data_files import write_clean_cifar
 
-from tta_panda.data import archives, download
+from tta_panda.data import DATASETS
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.data.make import make_cifar_c
+from tta_panda.data.fetch import download
+from tta_panda.data.fetch.lock import locked
+from tta_panda.data.fetch.make import make_corrupted
 from tta_panda.errors import DataError, UnknownNameError
 
 
@@ -84,7 +87,7 @@ class Server:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that a test would have waited."""
     waited: list[float] = []
-    monkeypatch.setattr("tta_panda.data.download.sleep", waited.append)
+    monkeypatch.setattr("tta_panda.data.fetch.download.sleep", waited.append)
     return waited
 
 
@@ -102,9 +105,20 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def offer(monkeypatch: pytest.MonkeyPatch, server: Server, content: bytes) -> None:
     """Serve an archive, and have it count as the published one."""
     server.content = content
-    published = archives.ARCHIVES["cifar10-c"][0]
-    known = published._replace(md5=hashlib.md5(content).hexdigest())
-    monkeypatch.setitem(archives.ARCHIVES, "cifar10-c", (known,))
+    publish(monkeypatch, "cifar10-c", 0, content)
+
+
+def publish(monkeypatch: pytest.MonkeyPatch, name: str, number: int, content: bytes) -> None:
+    """Give one archive of a data set the md5 sum of `content`."""
+    source = DATASETS.get(name)
+    archives = list(source.archives)
+    archives[number] = archives[number]._replace(md5=hashlib.md5(content).hexdigest())
+    monkeypatch.setitem(DATASETS._targets, name, dataclasses.replace(source, archives=tuple(archives)))
+
+
+def listed(folder: Path) -> list[str]:
+    """What is in a folder, apart from the lock."""
+    return [path.name for path in folder.iterdir() if path.name != ".tta-panda.lock"]
 
 
 def test_fetches_verifies_and_unpacks(server: Server, tmp_path: Path) -> None:
@@ -120,7 +134,7 @@ def test_fetches_verifies_and_unpacks(server: Server, tmp_path: Path) -> None:
     assert said == [f"Fetching CIFAR-10-C.tar (2.9 GB) into {tmp_path}"]
     assert [row["status"] for row in rows] == ["fetched"]
     assert (tmp_path / "CIFAR-10-C" / "fog.npy").read_bytes() == FOG
-    assert [path.name for path in tmp_path.iterdir()] == ["CIFAR-10-C"]  # neither archive nor leftovers
+    assert listed(tmp_path) == ["CIFAR-10-C"]  # neither archive nor leftovers
     assert ("fetching CIFAR-10-C.tar", len(CONTENT), len(CONTENT)) in seen
     again = download.download("cifar10-c", tmp_path, mirror=server.url, announce=said.append)
     assert len(said) == 1
@@ -171,7 +185,7 @@ def test_a_wrong_file_is_refused_and_not_kept(server: Server, tmp_path: Path) ->
     server.content = CONTENT[:-1] + b"!"
     with pytest.raises(DataError, match="is not the published file: expected md5"):
         download.download("cifar10-c", tmp_path, mirror=server.url)
-    assert list(tmp_path.iterdir()) == []
+    assert listed(tmp_path) == []
     server.content = CONTENT
     download.download("cifar10-c", tmp_path, mirror=server.url)
     assert (tmp_path / "CIFAR-10-C").is_dir()
@@ -209,8 +223,8 @@ def test_files_that_differ_are_neither_kept_nor_overwritten(server: Server, tmp_
 @pytest.mark.parametrize("corruptions", [["fog"], ["all"]])
 def test_made_files_are_not_taken_for_published_ones(server: Server, tmp_path: Path, corruptions: list[str]) -> None:
     write_clean_cifar(tmp_path, count=10)
-    make_cifar_c(10, tmp_path, tmp_path, corruptions, [5])
-    with pytest.raises(DataError, match=r"data make made .*tta-panda data download cifar10-c --to OTHER"):
+    make_corrupted("cifar10-c", tmp_path, tmp_path, corruptions, [5])
+    with pytest.raises(DataError, match=r"data make made .*tta-panda data download cifar10-c -o OTHER"):
         download.download("cifar10-c", tmp_path, mirror=server.url)
     assert server.requests == []
     assert np.load(tmp_path / "CIFAR-10-C" / "fog.npy").shape == (50, 32, 32, 3)
@@ -238,7 +252,7 @@ def test_a_full_disk_is_explained(server: Server, tmp_path: Path, monkeypatch: p
         patched.setattr(tarfile.TarFile, "makefile", full)
         with pytest.raises(DataError, match=r"No space left.*It needs about .* GB there, and .* GB are free"):
             download.download("cifar10-c", tmp_path, mirror=server.url)
-    assert [path.name for path in tmp_path.iterdir()] == ["CIFAR-10-C.tar"]
+    assert listed(tmp_path) == ["CIFAR-10-C.tar"]
     download.download("cifar10-c", tmp_path, mirror=server.url)
     assert len(server.requests) == 1
 
@@ -289,9 +303,7 @@ def test_parts_of_imagenet_c(server: Server, tmp_path: Path, monkeypatch: pytest
     names = ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur")
     severities = range(1, 6)
     server.content = tar({f"{name}/{severity}/n01440764/a.JPEG": b"image" for name in names for severity in severities})
-    blur = archives.ARCHIVES["imagenet-c"][1]
-    known = blur._replace(md5=hashlib.md5(server.content).hexdigest())
-    monkeypatch.setitem(archives.ARCHIVES, "imagenet-c", (archives.ARCHIVES["imagenet-c"][0], known))
+    publish(monkeypatch, "imagenet-c", 1, server.content)
     download.download("imagenet-c", tmp_path, parts=("blur",), mirror=server.url)
     folder = tmp_path / "ImageNet-C"
     assert {path.name for path in folder.iterdir()} == set(names)
@@ -304,7 +316,21 @@ def test_parts_of_imagenet_c(server: Server, tmp_path: Path, monkeypatch: pytest
 
 
 def test_published_archives_are_well_formed() -> None:
-    for group in archives.ARCHIVES.values():
-        for archive in group:
-            assert archive.url.startswith("https://")
-            assert len(bytes.fromhex(archive.md5)) == 16
+    archives = [archive for name in DATASETS for archive in DATASETS.get(name).archives]
+    assert len(archives) == 9
+    for archive in archives:
+        assert archive.url.startswith("https://")
+        assert len(bytes.fromhex(archive.md5)) == 16
+
+
+def test_two_processes_do_not_write_to_one_folder(server: Server, tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(DataError, match="Another process is writing to"):
+        download.download("cifar10-c", tmp_path, mirror=server.url)
+    assert server.requests == []
+    download.download("cifar10-c", tmp_path, mirror=server.url)
+
+
+def test_a_damaged_archive_that_is_there_is_fetched_again(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "CIFAR-10-C.tar").write_bytes(CONTENT[:-1])
+    download.download("cifar10-c", tmp_path, mirror=server.url)
+    assert {name: (tmp_path / name).read_bytes() for name in FILES} == FILES

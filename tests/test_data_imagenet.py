@@ -8,8 +8,8 @@ import pytest
 from data_files import write_image
 
 from tta_panda.data import load_data
-from tta_panda.data.files import ImageFiles
-from tta_panda.data.imagenet import imagenet_classes
+from tta_panda.data.read.files import ImageFiles
+from tta_panda.data.read.imagenet import imagenet_classes
 from tta_panda.errors import DataError, InvalidInputError
 
 
@@ -52,10 +52,10 @@ def test_imagenet_folders(tmp_path: Path) -> None:
     names.write_text("ILSVRC2012_val_00001000.JPEG\n")
     with pytest.raises(DataError, match="1 of the 1 listed images are not in"):
         load_data("imagenet-c", "fog", 3, root=tmp_path, image_list=names)
-    with pytest.raises(InvalidInputError, match="no data set of image files"):
+    with pytest.raises(InvalidInputError, match="is not a data set of image files"):
         load_data("glyphs-c", image_list=names)
 
-    with pytest.raises(DataError, match=r"beside it.*leave them out with --corruption all"):
+    with pytest.raises(DataError, match=r"beside it.*To run without clean images, use --corruption all"):
         load_data("imagenet-c", "clean", root=tmp_path)
     write_imagenet(tmp_path / "val")
     assert load_data("imagenet-c", "clean", root=tmp_path).paths[0].is_relative_to(tmp_path / "val")

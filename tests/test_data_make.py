@@ -17,9 +17,9 @@ import pytest
 from data_files import write_clean_cifar, write_image
 
 from tta_panda.data import load_data
-from tta_panda.data.check import check_root
 from tta_panda.data.corruptions import CORRUPTIONS, corrupt_batch
-from tta_panda.data.make import make_cifar_c
+from tta_panda.data.fetch.check import check_root
+from tta_panda.data.fetch.make import make_corrupted
 from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
 
 ALL = (1, 2, 3, 4, 5)
@@ -32,6 +32,11 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
+def parts(folder: Path) -> list[Path]:
+    """Temporary files."""
+    return list(folder.glob(".*.part.*"))
+
+
 @pytest.fixture
 def clean(tmp_path: Path) -> Path:
     write_clean_cifar(tmp_path / "clean", count=30)
@@ -39,7 +44,7 @@ def clean(tmp_path: Path) -> Path:
 
 
 def test_layout_is_the_published_one(clean: Path, tmp_path: Path) -> None:
-    make_cifar_c(10, clean, tmp_path, ["all"], ALL)
+    make_corrupted("cifar10-c", clean, tmp_path, ["all"], ALL)
     folder = tmp_path / "CIFAR-10-C"
     assert {path.stem for path in folder.glob("*.npy")} == {*CORRUPTIONS, "labels"}
     images, labels = np.load(folder / "fog.npy"), np.load(folder / "labels.npy")
@@ -56,67 +61,68 @@ def test_layout_is_the_published_one(clean: Path, tmp_path: Path) -> None:
 
 
 def test_bytes_do_not_depend_on_workers_or_order(clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tta_panda.data.make._IMAGES_AT_ONCE", 7)
+    monkeypatch.setattr("tta_panda.data.fetch.make._IMAGES_AT_ONCE", 7)
     names = ["snow", "contrast"]
-    make_cifar_c(10, clean, tmp_path / "two", names, [2, 5], workers=2)
-    monkeypatch.setattr("tta_panda.data.make._IMAGES_AT_ONCE", 500)
-    make_cifar_c(10, clean, tmp_path / "one", names, [5])
-    first = make_cifar_c(10, clean, tmp_path / "one", names[::-1], [2, 5])
-    assert [(made.made, made.holds) for made in first] == [((2,), (2, 5))] * 2
+    make_corrupted("cifar10-c", clean, tmp_path / "two", names, [2, 5], workers=2)
+    monkeypatch.setattr("tta_panda.data.fetch.make._IMAGES_AT_ONCE", 500)
+    make_corrupted("cifar10-c", clean, tmp_path / "one", names, [5])
+    first = make_corrupted("cifar10-c", clean, tmp_path / "one", names[::-1], [2, 5])
+    assert [(made["made"], made["holds"]) for made in first] == [([2], [2, 5])] * 2
     assert contents(tmp_path / "one" / "CIFAR-10-C") == contents(tmp_path / "two" / "CIFAR-10-C")
-    again = make_cifar_c(10, clean, tmp_path / "one", names, [2, 5])
-    assert [(made.made, made.holds) for made in again] == [((), (2, 5))] * 2
+    again = make_corrupted("cifar10-c", clean, tmp_path / "one", names, [2, 5])
+    assert [(made["made"], made["holds"]) for made in again] == [([], [2, 5])] * 2
 
 
 def test_unfilled_severities_are_refused(clean: Path, tmp_path: Path) -> None:
-    make_cifar_c(10, clean, tmp_path, ["fog"], [3, 5])
+    make_corrupted("cifar10-c", clean, tmp_path, ["fog"], [3, 5])
     assert len(load_data("cifar10-c", "fog", 3, root=tmp_path)) == 30
     with pytest.raises(DataError, match=r"no images of severity 4; made so far: 3, 5.*--corruption fog --severity 4"):
         load_data("cifar10-c", "fog", 4, root=tmp_path)
 
 
 def test_a_crash_between_file_and_note_leaves_the_note_behind(clean: Path, tmp_path: Path) -> None:
-    make_cifar_c(10, clean, tmp_path, ["fog"], [5])
+    make_corrupted("cifar10-c", clean, tmp_path, ["fog"], [5])
     folder = tmp_path / "CIFAR-10-C"
     whole = contents(folder)
     note = json.loads((folder / "fog.json").read_text())
     (folder / "fog.json").write_text(json.dumps({**note, "severities": []}))
-    (folder / "fog.npy.part").write_bytes(b"half a file")
+    (folder / ".fog.0123456789abcdef.part.npy").write_bytes(b"half a file")
     with pytest.raises(DataError, match="none yet"):
         load_data("cifar10-c", "fog", 5, root=tmp_path)
-    make_cifar_c(10, clean, tmp_path, ["fog"], [5])
+    make_corrupted("cifar10-c", clean, tmp_path, ["fog"], [5])
     assert contents(folder) == whole
+    assert not parts(folder)
 
 
 def test_what_does_not_belong_together_is_refused(clean: Path, tmp_path: Path) -> None:
-    make_cifar_c(10, clean, tmp_path, ["fog"], [5], seed=0)
+    make_corrupted("cifar10-c", clean, tmp_path, ["fog"], [5], seed=0)
     with pytest.raises(DataError, match="was made with seed 0, not 1"):
-        make_cifar_c(10, clean, tmp_path, ["fog"], [5], seed=1)
+        make_corrupted("cifar10-c", clean, tmp_path, ["fog"], [5], seed=1)
     write_clean_cifar(tmp_path / "other", count=10)
     with pytest.raises(DataError, match="belongs to other images"):
-        make_cifar_c(10, tmp_path / "other", tmp_path, ["snow"], [5])
+        make_corrupted("cifar10-c", tmp_path / "other", tmp_path, ["snow"], [5])
     with pytest.raises(UnknownNameError, match="fog"):
-        make_cifar_c(10, clean, tmp_path, ["foggy"], [5])
+        make_corrupted("cifar10-c", clean, tmp_path, ["foggy"], [5])
     with pytest.raises(InvalidInputError, match="1 to 5"):
-        make_cifar_c(10, clean, tmp_path, ["fog"], [6])
-    with pytest.raises(DataError, match="tta-panda data download cifar10 --to"):
-        make_cifar_c(10, tmp_path / "absent", tmp_path, ["fog"], [5])
+        make_corrupted("cifar10-c", clean, tmp_path, ["fog"], [6])
+    with pytest.raises(DataError, match="tta-panda data download cifar10 -o"):
+        make_corrupted("cifar10-c", tmp_path / "absent", tmp_path, ["fog"], [5])
 
 
 def test_photographs_of_frost_are_told_apart_by_content(clean: Path, tmp_path: Path) -> None:
     for number in (1, 2):
         write_image(tmp_path / str(number) / "frost" / "a.png", 40, 40, seed=number)
-    make_cifar_c(10, clean, tmp_path, ["frost"], [5], frost=tmp_path / "1" / "frost")
+    make_corrupted("cifar10-c", clean, tmp_path, ["frost"], [5], frost=tmp_path / "1" / "frost")
     with pytest.raises(DataError, match=r"was made with textures 'photographs .*', not 'photographs .*'"):
-        make_cifar_c(10, clean, tmp_path, ["frost"], [4], frost=tmp_path / "2" / "frost")
+        make_corrupted("cifar10-c", clean, tmp_path, ["frost"], [4], frost=tmp_path / "2" / "frost")
     (tmp_path / "1" / "frost").rename(tmp_path / "renamed")
-    (made,) = make_cifar_c(10, clean, tmp_path, ["frost"], [4], frost=tmp_path / "renamed")
-    assert made.holds == (4, 5)
+    (made,) = make_corrupted("cifar10-c", clean, tmp_path, ["frost"], [4], frost=tmp_path / "renamed")
+    assert made["holds"] == [4, 5]
 
 
 def test_missing_photographs_are_noticed_before_workers_start(clean: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="Frost photographs: no image files in"):
-        make_cifar_c(10, clean, tmp_path, ["frost"], [5], frost=tmp_path / "absent", workers=2)
+        make_corrupted("cifar10-c", clean, tmp_path, ["frost"], [5], frost=tmp_path / "absent", workers=2)
     assert not (tmp_path / "CIFAR-10-C").exists()
 
 
@@ -124,13 +130,13 @@ def test_published_files_are_left_alone(clean: Path, tmp_path: Path) -> None:
     folder = tmp_path / "CIFAR-10-C"
     folder.mkdir()
     np.save(folder / "fog.npy", np.zeros((150, 32, 32, 3), np.uint8))
-    (made,) = make_cifar_c(10, clean, tmp_path, ["fog"], [5])
-    assert (made.made, made.holds) == ((), ALL)
+    (made,) = make_corrupted("cifar10-c", clean, tmp_path, ["fog"], [5])
+    assert (made["made"], made["holds"]) == ([], list(ALL))
     assert not np.load(folder / "fog.npy").any()
 
 
 def start(clean: Path, root: Path) -> subprocess.Popen[bytes]:
-    command = ["data", "make", "cifar10-c", "--from", str(clean), "--to", str(root), "--workers", "2"]
+    command = ["data", "make", "cifar10-c", "--from", str(clean), "-o", str(root), "--workers", "2"]
     command += ["--severity", "5", "--corruption", ",".join(SOME)]
     code = "from tta_panda.cli import main; main()"
     return subprocess.Popen(
@@ -138,22 +144,23 @@ def start(clean: Path, root: Path) -> subprocess.Popen[bytes]:
     )
 
 
-@pytest.mark.skipif(os.name != "posix", reason="kill -9 is of POSIX")
+@pytest.mark.skipif(os.name != "posix", reason="needs kill -9")
 def test_killed_and_run_again_gives_the_same_files(tmp_path: Path) -> None:
     write_clean_cifar(tmp_path / "clean", count=1_500)
     killed = start(tmp_path / "clean", tmp_path / "killed")
     folder = tmp_path / "killed" / "CIFAR-10-C"
     deadline = time.monotonic() + 60
-    while not (len(list(folder.glob("*.npy"))) >= 3 and list(folder.glob("*.npy.part"))):
+    while not (len(list(folder.glob("[!.]*.npy"))) >= 3 and parts(folder)):
         assert time.monotonic() < deadline
         assert killed.poll() is None
         time.sleep(0.005)
     os.kill(killed.pid, signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
-    assert len(list(folder.glob("*.npy"))) < len(SOME) + 1
+    assert len(list(folder.glob("[!.]*.npy"))) < len(SOME) + 1
     assert start(tmp_path / "clean", tmp_path / "killed").wait() == 0
-    make_cifar_c(10, tmp_path / "clean", tmp_path / "whole", SOME, [5])
+    make_corrupted("cifar10-c", tmp_path / "clean", tmp_path / "whole", SOME, [5])
     assert contents(folder) == contents(tmp_path / "whole" / "CIFAR-10-C")
+    assert not parts(folder)
     while True:  # the workers of the killed process end by themselves
         try:
             os.killpg(killed.pid, 0)
@@ -164,10 +171,10 @@ def test_killed_and_run_again_gives_the_same_files(tmp_path: Path) -> None:
 
 
 def test_check_names_what_is_missing_and_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tta_panda.data.check.TEST_IMAGES", 30)
+    monkeypatch.setattr("tta_panda.data.fetch.check.TEST_IMAGES", 30)
     write_clean_cifar(tmp_path, count=30)
-    make_cifar_c(10, tmp_path, tmp_path, ["fog"], [5])
-    make_cifar_c(10, tmp_path, tmp_path, ["snow"], ALL)
+    make_corrupted("cifar10-c", tmp_path, tmp_path, ["fog"], [5])
+    make_corrupted("cifar10-c", tmp_path, tmp_path, ["snow"], ALL)
     np.save(tmp_path / "CIFAR-10-C" / "contrast.npy", np.zeros((10, 32, 32, 3), np.uint8))
     found = {(finding.data, finding.item): finding for finding in check_root(tmp_path)}
     status = {key: finding.status for key, finding in found.items()}
@@ -191,7 +198,7 @@ def test_check_names_what_is_missing_and_damaged(tmp_path: Path, monkeypatch: py
 def test_check_names_labels_that_are_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: npt.NDArray[np.generic]
 ) -> None:
-    monkeypatch.setattr("tta_panda.data.check.TEST_IMAGES", 30)
+    monkeypatch.setattr("tta_panda.data.fetch.check.TEST_IMAGES", 30)
     (tmp_path / "CIFAR-10-C").mkdir()
     np.save(tmp_path / "CIFAR-10-C" / "labels.npy", labels)
     assert check_root(tmp_path)[0].status == "damaged"

@@ -1,44 +1,30 @@
-"""The script that trains the embedded model: what is interrupted goes on as if nothing had happened."""
+"""The script that trains the embedded model: its pictures, its loss, and that an interruption changes nothing."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from tta_panda.models.mini import register_architecture
-
-SCRIPT = Path(__file__).parents[1] / "scripts" / "train_mini.py"
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("train_mini", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    register_architecture()
-    return module
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPTS)
+    return importlib.import_module("train_mini")
 
 
 def test_an_interrupted_training_ends_with_the_same_weights(script, tmp_path, monkeypatch):
     def train(name: str) -> dict[str, torch.Tensor]:
-        options = [
-            "--steps",
-            "4",
-            "--batch-size",
-            "8",
-            "--save-every",
-            "2",
-            "--workers",
-            "0",
-            "--work-dir",
-            str(tmp_path / name),
-        ]
-        script.train(script.make_parser().parse_args(options))
+        options = f"--steps 4 --batch-size 8 --save-every 2 --workers 0 --work-dir {tmp_path / name}"
+        script.train(script.make_parser().parse_args(options.split()))
         return torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["model"]
 
+    monkeypatch.setattr(script, "validation_accuracy", lambda _model: 0.0)  # takes most of the time
     undisturbed = train("undisturbed")
     loss, calls = script.contrastive_loss, []
 
@@ -60,3 +46,17 @@ def test_captions_of_one_concept_are_not_contrasted(script):
     image = torch.nn.functional.normalize(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), dim=1)
     together = script.contrastive_loss(image, image, torch.tensor(50.0), torch.tensor([0, 0, 1]))
     assert together == pytest.approx(2 / 3 * torch.log(torch.tensor(2.0)).item(), abs=1e-4)
+
+
+def test_training_pictures_cover_more_than_symbols(script):
+    rng = np.random.default_rng(0)
+    examples = [script.draw_captioned(rng) for _ in range(300)]
+    concepts = {example.concept[0] for example in examples}
+    assert {"collage", "close-up"} <= concepts
+    assert any(concept.endswith("pattern") for concept in concepts)
+    assert any(len(example.concept) == 2 for example in examples)
+    for example in examples:
+        assert example.picture.shape == (32, 32, 3)
+        assert example.picture.dtype == np.float32
+        assert 0 <= example.picture.min() <= example.picture.max() <= 1
+        assert all(word in example.caption for word in example.concept)

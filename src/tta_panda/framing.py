@@ -1,4 +1,4 @@
-"""How models frame a picture before they look at it. Only the arithmetic of it, for tensors and for Pillow alike."""
+"""The sizes to which models resize and crop images; used for tensors and for Pillow images."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ Interpolation = Literal["bicubic", "bilinear"]
 
 
 class Framing(NamedTuple):
-    """How a picture of any size becomes the square that a model sees.
+    """How an image of any size becomes the square input of a model.
 
-    CLIP resizes the shorter side to `size` and crops the centre. Others resize to a little more before they crop
-    (`shorter`), or to the square at once, whatever the proportions (`squash`).
+    CLIP resizes the shorter side to `size` and crops the centre. Other models resize to a little more before they crop
+    (`shorter`), or straight to the square, whatever the proportions (`squash`).
     """
 
     size: int
@@ -20,24 +20,17 @@ class Framing(NamedTuple):
     interpolation: Interpolation = "bicubic"
 
     def resized(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height before the crop. What has the model's size already stays as it is."""
-        if (width, height) == (self.size, self.size):
-            return width, height
-        if self.squash:
+        """Width and height before the crop; images that have the model's size already are not resized."""
+        if self.squash or (width, height) == (self.size, self.size):
             return self.size, self.size
-        shorter = self.shorter or self.size
-        return (width, height) if min(width, height) == shorter else fitted_sides(width, height, shorter)
+        # The longer side is rounded down, as torchvision does.
+        shorter, short = self.shorter or self.size, min(width, height)
+        return shorter * width // short, shorter * height // short
 
 
 def as_framing(fit: int | Framing) -> Framing:
     """CLIP's framing for a plain number of pixels."""
     return fit if isinstance(fit, Framing) else Framing(fit)
-
-
-def fitted_sides(width: int, height: int, size: int) -> tuple[int, int]:
-    """Width and height when the shorter of them becomes `size`; the longer one is rounded down, as torchvision does."""
-    short = min(width, height)
-    return size * width // short, size * height // short
 
 
 def centre_offset(side: int, size: int) -> int:

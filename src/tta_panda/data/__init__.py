@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tta_panda.errors import InvalidInputError
 from tta_panda.registry import Registry
 
 if TYPE_CHECKING:
     from tta_panda.data.dataset import Dataset
+    from tta_panda.data.source import DataSource
 
-Loader = Callable[[Path | None, str, int], "Dataset"]
-"""(root folder, corruption, severity) -> images of that domain."""
+CLEAN = "clean"
+"""The domain without corruption; its severity is 0."""
 
-DATASETS: Registry[Loader] = Registry(
+Order = Literal["shuffled", "given"]
+"""Of the images in a stream: random, or that of the data set."""
+
+DATASETS: Registry[DataSource] = Registry(
     "data set",
     {
-        "glyphs-c": "tta_panda.data.glyphs:load_glyphs",
-        "glyphs-val-c": "tta_panda.data.glyphs:load_validation_glyphs",
-        "cifar10-c": "tta_panda.data.cifar:load_cifar10_c",
-        "cifar100-c": "tta_panda.data.cifar:load_cifar100_c",
-        "imagenet-c": "tta_panda.data.imagenet:load_imagenet_c",
-        "cifar10": "tta_panda.data.cifar:load_cifar10",
-        "cifar100": "tta_panda.data.cifar:load_cifar100",
-        "imagenet": "tta_panda.data.imagenet:load_imagenet",
-        "folder": "tta_panda.data.folders:load_folder",
+        "glyphs-c": "tta_panda.data.glyphs:GLYPHS_C",
+        "glyphs-val-c": "tta_panda.data.glyphs:GLYPHS_VAL_C",
+        "cifar10-c": "tta_panda.data.read.cifar:CIFAR10_C",
+        "cifar100-c": "tta_panda.data.read.cifar:CIFAR100_C",
+        "imagenet-c": "tta_panda.data.read.imagenet:IMAGENET_C",
+        "cifar10": "tta_panda.data.read.cifar:CIFAR10",
+        "cifar100": "tta_panda.data.read.cifar:CIFAR100",
+        "imagenet": "tta_panda.data.read.imagenet:IMAGENET",
+        "folder": "tta_panda.data.read.folders:FOLDER",
     },
 )
 
-IMAGE_FILE_DATASETS = frozenset({"imagenet-c", "imagenet", "folder"})
-"""Data sets whose images are files of any size, decoded and fitted to the model one by one."""
+
+def list_data(pattern: str = "*") -> list[str]:
+    """Names of data sets that match a shell wildcard."""
+    return DATASETS.names(pattern)
 
 
 def load_data(
@@ -43,29 +48,25 @@ def load_data(
     limit: int | None = None,
     image_list: Path | str | None = None,
 ) -> Dataset:
-    """One domain of a data set.
+    """Load one domain of a data set.
 
     Args:
-        name: one of `DATASETS`; the embedded ones are `glyphs-c` and, to choose settings on, `glyphs-val-c`.
-        corruption: `clean` or a corruption's name.
-        severity: 1 to 5; has no meaning for `clean`.
-        root: folder of data sets that are on disk.
-        limit: use only so many images.
-        image_list: use only the images that this text file names, one per line; for data sets of image files.
+        name: one of `list_data()`; `glyphs-c` and, for choosing settings, `glyphs-val-c` come with the package.
+        corruption: `clean` or the name of a corruption.
+        severity: 1 to 5; ignored for `clean`.
+        root: folder that holds the data set, unless it comes with the package.
+        limit: use at most this many images.
+        image_list: use only the images named in this text file, one per line; for data sets of image files.
     """
-    loader = DATASETS.get(name)
-    dataset = loader(Path(root).expanduser() if root is not None else None, corruption, severity)
+    source = DATASETS.get(name)
+    dataset = source.load(Path(root).expanduser() if root is not None else None, corruption, severity)
     if image_list is not None:
-        dataset = _listed(dataset, name, Path(image_list).expanduser())
+        from tta_panda.data.read.files import ImageFiles
+        from tta_panda.data.read.lists import read_image_list, select_listed
+
+        if not isinstance(dataset, ImageFiles):
+            raise InvalidInputError(
+                f"{name} is not a data set of image files, so the image list {image_list} cannot be used with it."
+            )
+        dataset = select_listed(dataset, read_image_list(Path(image_list).expanduser()))
     return dataset.head(limit)
-
-
-def _listed(dataset: Dataset, name: str, image_list: Path) -> Dataset:
-    from tta_panda.data.files import ImageFiles
-    from tta_panda.data.lists import read_image_list, select_listed
-
-    if not isinstance(dataset, ImageFiles):
-        raise InvalidInputError(
-            f"{name} is no data set of image files, so the list {image_list} cannot choose from it."
-        )
-    return select_listed(dataset, read_image_list(image_list))

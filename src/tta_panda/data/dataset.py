@@ -1,10 +1,10 @@
-"""What the evaluation needs of labelled images, and the form of it for images that are one array."""
+"""The protocol of data sets, and data sets whose images are in one array."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,21 +12,15 @@ from numpy.typing import NDArray
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.framing import Framing
 
-CLEAN = "clean"
-"""The domain without corruption; its severity is 0."""
-
 UNLABELLED = -1
-"""The label of an image whose class is not known: it can be predicted, not evaluated."""
+"""The label of an image of unknown class: the class can be predicted, but not evaluated."""
 
 Labels = NDArray[Any]  # (N,) integers
 Indices = NDArray[np.int64]
 
 
 class Dataset(Protocol):
-    """N images of one domain (one corruption at one severity, or none) that are read when they are asked for."""
-
-    same_size: ClassVar[bool]
-    """Whether images make a batch as they are; where not, `images_at` has to be told a size."""
+    """N images of one domain (one corruption at one severity, or none), read on demand."""
 
     @property
     def labels(self) -> Labels: ...
@@ -37,10 +31,10 @@ class Dataset(Protocol):
     def __len__(self) -> int: ...
 
     def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
-        """Images (B, H, W, 3); with `fit`, each one resized and cropped by Pillow to that many pixels a side."""
+        """Images (B, H, W, 3); with `fit`, each resized and cropped by Pillow. Images of several sizes need `fit`."""
 
     def head(self, limit: int | None) -> Self:
-        """`limit` of the images, all of them for None; which ones is the data set's choice, and always the same."""
+        """At most `limit` images, always the same ones; None for all."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +44,6 @@ class ImageDataset:
     images: NDArray[np.uint8]  # (N, H, W, 3)
     labels: Labels
     class_names: tuple[str, ...]
-
-    same_size: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.images.ndim != 4 or self.images.shape[3] != 3 or self.images.dtype != np.uint8:
@@ -68,7 +60,7 @@ class ImageDataset:
             return images
         from PIL import Image
 
-        from tta_panda.data.fit import fit_picture
+        from tta_panda.data.read.files import fit_picture
 
         return np.stack([np.asarray(fit_picture(Image.fromarray(image), fit)) for image in images])
 
@@ -78,7 +70,7 @@ class ImageDataset:
 
 
 def check_labels(labels: Labels, images: int, class_names: Sequence[str]) -> None:
-    """Raise `DataError` unless there is a label for every image, and a class for every label."""
+    """Raise `DataError` unless every image has a label, and every label a class."""
     if labels.shape != (images,):
         raise DataError(f"{images} images need as many labels, found the shape {labels.shape}.")
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(class_names):

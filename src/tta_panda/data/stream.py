@@ -1,44 +1,62 @@
-"""A data set as test-time adaptation meets it: batches in a seeded order, one pass."""
+"""Batches of a data set in a fixed order, for one pass of test-time adaptation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tta_panda.data import Order
 from tta_panda.data.dataset import Dataset, Indices
-from tta_panda.errors import DataError, InvalidInputError
+from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
 from tta_panda.framing import Framing
 
 Batch = tuple[Tensor, Tensor]
 
 
+@dataclass(frozen=True, eq=False)
 class Stream:
-    """Shuffled batches of (images uint8 (B, 3, H, W), labels (B,)); the last one may be short.
+    """Batches of (images uint8 (B, 3, H, W), labels (B,)); the last one may be smaller.
 
-    The order depends on `seed` and the number of images only, so every method sees the same stream. With `fit`, images
-    are resized and cropped one by one with Pillow, to that many pixels a side or as a model's framing says; image files
-    of several sizes need it.
+    Args:
+        dataset: the images.
+        batch_size: images in a batch.
+        seed: random seed of the order.
+        fit: resize and crop each image with Pillow, to that many pixels a side or as a model's framing says; image
+            files of several sizes need it.
+        order: `"shuffled"`, which depends on `seed` and the number of images only, so that every method sees the same
+            stream; or `"given"`, the order of the data set, in which image files are sorted by class.
     """
 
-    def __init__(self, dataset: Dataset, batch_size: int, seed: int, fit: int | Framing | None = None):
-        if batch_size < 1:
-            raise InvalidInputError(f"batch_size must be at least 1, got {batch_size}.")
-        if len(dataset) == 0:
-            raise DataError("The data set holds no image.")
-        self.dataset, self.batch_size, self.seed, self.fit = dataset, batch_size, seed, fit
+    dataset: Dataset
+    batch_size: int
+    seed: int = 0
+    fit: int | Framing | None = None
+    order: Order = "shuffled"
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InvalidInputError(f"batch_size must be at least 1, got {self.batch_size}.")
+        if self.order not in get_args(Order):
+            raise UnknownNameError("order of a stream", str(self.order), get_args(Order))
+        if len(self.dataset) == 0:
+            raise DataError("The data set holds no images.")
 
     def __len__(self) -> int:
         """Number of batches."""
         return -(-len(self.dataset) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        order = np.random.default_rng(self.seed).permutation(len(self.dataset))
+        order = np.arange(len(self.dataset))
+        if self.order == "shuffled":
+            order = np.random.default_rng(self.seed).permutation(order)
         parts = [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
-        with ThreadPoolExecutor(1) as reader:  # one batch ahead, while the model is at work
+        with ThreadPoolExecutor(1) as reader:  # reads one batch ahead while the model works
             coming = reader.submit(self._read, parts[0])
             for part in parts[1:]:
                 batch, coming = coming.result(), reader.submit(self._read, part)

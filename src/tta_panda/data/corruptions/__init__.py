@@ -6,8 +6,8 @@
     foggy = corrupt_batch(images, "fog", seed=0)                                         # B H W 3, uint8
 
 Small images (up to 64 px on the shorter side) get the published CIFAR-C strengths, larger ones those of ImageNet-C;
-`parameters="cifar"` or `"imagenet"` decides it by hand. Frost is generated; to use photographs of frost instead, pass
-`frost_textures=load_frost_textures(folder)`.
+`parameters="cifar"` or `"imagenet"` overrides this. Frost is generated; to use photographs of frost instead, pass
+`frost_textures=load_frost_textures(folder)`, from `tta_panda.data.corruptions.frost`.
 """
 
 from __future__ import annotations
@@ -24,21 +24,9 @@ from tta_panda.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from tta_panda.data.corruptions.arrays import Corruption
     from tta_panda.data.corruptions.frost import FrostTextures
-
-__all__ = [
-    "CORRUPTIONS",
-    "EXTRA_CORRUPTIONS",
-    "GROUPS",
-    "corrupt",
-    "corrupt_batch",
-    "expand_corruptions",
-    "image_rng",
-    "load_frost_textures",
-]
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
@@ -57,7 +45,7 @@ _REGISTRY: Registry[Corruption] = Registry(
     "corruption", {name: f"{__name__}.{module}:{name}" for name, module in _MODULES.items()}
 )
 
-_PIXELS_AT_ONCE = 1 << 17  # larger batches are worked off in parts: less memory, and they stay in the cache
+_PIXELS_AT_ONCE = 1 << 17  # larger batches are corrupted in parts, which need less memory and stay in the cache
 _LARGEST_SMALL_SIDE = 64
 _SMALLEST_SIDE = 8  # below this, three points of the elastic map coincide and a quarter-size image has no pixels
 
@@ -71,7 +59,7 @@ def corrupt(
     parameters: str | None = None,
     frost_textures: FrostTextures | None = None,
 ) -> Images:
-    """One image (H W 3, uint8), corrupted with random numbers from `rng`. The input is left as it is."""
+    """One image (H W 3, uint8), corrupted with random numbers from `rng`. The input is not changed."""
     _check_images(image, "H W 3")
     if not isinstance(rng, np.random.Generator):
         raise InvalidInputError(f"rng is {rng!r}; expected a numpy Generator, e.g. rng=np.random.default_rng(0).")
@@ -90,7 +78,7 @@ def corrupt_batch(
     parameters: str | None = None,
     frost_textures: FrostTextures | None = None,
 ) -> Images:
-    """A batch (B H W 3, uint8). Image i depends on `seed` and `first_index + i` only, however a data set is split."""
+    """A batch (B H W 3, uint8), corrupted. Image i depends on `seed` and `first_index + i` only, not on the batch."""
     _check_images(images, "B H W 3")
     function = _resolve(name, severity, parameters, images, frost_textures)
     rngs = [image_rng(seed, name, severity, first_index + i) for i in range(len(images))]
@@ -103,7 +91,7 @@ def corrupt_batch(
 
 
 def image_rng(seed: int, name: str, severity: int, index: int) -> np.random.Generator:
-    """The generator that `corrupt_batch` gives to the image at `index` of a data set."""
+    """The generator that `corrupt_batch` uses for the image at `index` of a data set."""
     for label, value in (("seed", seed), ("index", index)):
         if not isinstance(value, (int, np.integer)) or value < 0:
             raise InvalidInputError(f"{label} is {value!r}; expected a whole number, 0 or more.")
@@ -111,7 +99,7 @@ def image_rng(seed: int, name: str, severity: int, index: int) -> np.random.Gene
 
 
 def expand_corruptions(names: Sequence[str], severities: Sequence[int] = ()) -> tuple[str, ...]:
-    """Corruptions by name, each once; `all` stands for the fifteen. Raises for names and severities there are not."""
+    """Corruptions by name, each once; `all` stands for the fifteen. Unknown names and severities are errors."""
     for severity in severities:
         _check_severity(severity)
     known = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
@@ -120,13 +108,6 @@ def expand_corruptions(names: Sequence[str], severities: Sequence[int] = ()) -> 
         if name not in known:
             raise UnknownNameError("corruption", name, ("all", *known))
     return tuple(dict.fromkeys(expanded))
-
-
-def load_frost_textures(folder: str | Path) -> FrostTextures:
-    """Read a folder of frost photographs, for `frost_textures=`."""
-    from tta_panda.data.corruptions.frost import load_frost_textures as load
-
-    return load(folder)
 
 
 def _resolve(

@@ -1,4 +1,4 @@
-"""Array types and the few operations that several corruptions share."""
+"""Array types, and operations that several corruptions share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 Images = NDArray[np.uint8]  # B H W 3, or H W 3
 Floats = NDArray[np.floating[Any]]
-Generators = Sequence[np.random.Generator]  # one for each image: what an image gets does not depend on its neighbours
+Generators = Sequence[np.random.Generator]  # one for each image, so that images do not depend on each other
 Corruption = Callable[..., Images]  # called with images, generators, values
 
 
 def to_unit(images: Images) -> NDArray[np.float64]:
-    """Values from 0 to 1, in the precision of the published code: what follows is truncated, so the last bit counts."""
+    """Values from 0 to 1, in the precision of the published code: results are truncated, so the last bit counts."""
     return images / 255.0
 
 
@@ -29,7 +29,7 @@ def to_uint8(unit: Floats) -> Images:
 
 
 def draw(generators: Generators, sample: Callable[[np.random.Generator], Floats]) -> Floats:
-    """Stack one sample of each generator."""
+    """One sample of each generator, stacked."""
     return np.stack([sample(generator) for generator in generators])
 
 

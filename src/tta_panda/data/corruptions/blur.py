@@ -9,15 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from tta_panda.data.corruptions.arrays import (
-    Floats,
-    Generators,
-    Images,
-    clipped_zoom,
-    smooth,
-    to_uint8,
-    to_unit,
-)
+from tta_panda.data.corruptions.arrays import Floats, Generators, Images, clipped_zoom, smooth, to_uint8, to_unit
 from tta_panda.data.corruptions.severity import Values
 
 
@@ -46,21 +38,21 @@ def defocus_blur(images: Images, generators: Generators, values: Values) -> Imag
 def _copied_from(shape: tuple[int, int], reach: int, generator: np.random.Generator) -> NDArray[np.intp]:
     """Where each pixel of one pass over the glass comes from.
 
-    The published loop walks from the lower right corner and means to swap each pixel with a random neighbour, but its
-    two sides are views of one array, so the neighbour's value is copied and nothing is swapped. A neighbour that the
-    walk has passed already hands on what it received itself; following those hand-overs to their end replaces the loop.
+    The published loop starts at the lower right corner and should swap each pixel with a random neighbour, but both
+    sides of its assignment are views of one array, so the neighbour's value is copied and nothing is swapped. A
+    neighbour that was visited before passes on the value it received itself; following these chains replaces the loop.
     """
     height, width = shape
     rows = np.arange(reach + 1, height - reach + 1)
     columns = np.arange(reach + 1, width - reach + 1)
     dx, dy = generator.integers(-reach, reach, size=(2, rows.size, columns.size))
-    here = rows[:, None] * width + columns  # the walk goes down these numbers
+    here = rows[:, None] * width + columns  # visited from the highest to the lowest
     there = here + dy * width + dx
     walked = np.zeros(height * width, dtype=bool)
     walked[here] = True
     source = np.arange(height * width)
     source[here] = there
-    # Only neighbours with a higher number were passed before; all others still hold what they held before the pass.
+    # Only neighbours with a higher number were visited before; all others still have their old value.
     follow = np.zeros(height * width, dtype=bool)
     follow[here] = (there > here) & walked[there]
     while True:

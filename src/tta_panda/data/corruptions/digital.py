@@ -8,16 +8,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from tta_panda.data.corruptions.arrays import (
-    Floats,
-    Generators,
-    Images,
-    from_hsv,
-    smooth,
-    to_hsv,
-    to_uint8,
-    to_unit,
-)
+from tta_panda.data.corruptions.arrays import Floats, Generators, Images, from_hsv, smooth, to_hsv, to_uint8, to_unit
 from tta_panda.data.corruptions.severity import Values
 
 
@@ -60,7 +51,7 @@ def jpeg_compression(images: Images, generators: Generators, values: Values) -> 
 
 
 def _jittered(image: Floats, jitter: float, generator: np.random.Generator) -> Floats:
-    """A small affine map, given by three points of the middle of the image that each move by up to `jitter` pixels."""
+    """A small affine map, given by three points around the centre that each move by up to `jitter` pixels."""
     height, width = image.shape[:2]
     centre = np.array([width // 2, height // 2], dtype=np.float32)
     arm = min(height, width) // 3
@@ -78,12 +69,10 @@ def displacement(shape: tuple[int, ...], strength: float, smoothness: float, gen
 
 
 def _moved(image: Floats, dx: Floats, dy: Floats) -> Floats:
-    """Linear interpolation of the image at x + dx, y + dy; beyond its edge it is mirrored."""
+    """Linear interpolation of the image at x + dx, y + dy; it is mirrored at its edges."""
     height, width = image.shape[:2]
     margin = int(max(np.abs(dx).max(), np.abs(dy).max())) + 2
-    padded = np.asarray(
-        cv2.copyMakeBorder(image, margin, margin, margin, margin, cv2.BORDER_REFLECT), dtype=image.dtype
-    )
+    padded = cv2.copyMakeBorder(image, margin, margin, margin, margin, cv2.BORDER_REFLECT)
     x = np.arange(margin, width + margin) + dx
     y = np.arange(margin, height + margin)[:, None] + dy
     left, top = np.floor(x).astype(np.intp), np.floor(y).astype(np.intp)
@@ -92,7 +81,7 @@ def _moved(image: Floats, dx: Floats, dy: Floats) -> Floats:
     pixels, corner = np.asarray(padded, dtype=np.float32).reshape(-1, 3), top * stride + left
     upper: Floats = pixels[corner]
     lower: Floats = pixels[corner + stride]
-    upper += (pixels[corner + 1] - upper) * across  # in this form, even areas stay exactly as they are
+    upper += (pixels[corner + 1] - upper) * across  # in this form, uniform areas stay exactly as they are
     lower += (pixels[corner + stride + 1] - lower) * across
     upper += (lower - upper) * down
     return upper

@@ -1,4 +1,4 @@
-"""Pictures of frost: generated ones, or photographs from a folder."""
+"""Images of frost: generated ones, or photographs from a folder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tta_panda.data.corruptions.arrays import Floats, Images
+from tta_panda.data.read.files import image_paths
 from tta_panda.errors import DataError
 
 _SIDE = 768  # of a generated texture; a fifth of it still holds a 64 px image several times
 _STEPS = 4
-_SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".webp"}
 
 
 class FrostTextures:
@@ -27,15 +27,12 @@ class FrostTextures:
     def crop(self, generator: np.random.Generator, size: tuple[int, ...], scale: float) -> Images:
         """A random part of a random photograph, which is resized by `scale` first."""
         if scale not in self._at_scale:
-            self._at_scale[scale] = [_resized(photo, scale) for photo in self._at_scale[1]]
+            resized = (cv2.resize(photo, (0, 0), fx=scale, fy=scale) for photo in self._at_scale[1])
+            self._at_scale[scale] = [np.asarray(photo, dtype=np.uint8) for photo in resized]
         photos = self._at_scale[scale]
         photo = _mirrored(photos[generator.integers(len(photos))], size)
         top, left = (int(generator.integers(photo.shape[axis] - size[axis] + 1)) for axis in (0, 1))
         return photo[top : top + size[0], left : left + size[1]]
-
-
-def _resized(photo: Images, scale: float) -> Images:
-    return np.asarray(cv2.resize(photo, (0, 0), fx=scale, fy=scale), dtype=np.uint8)
 
 
 def _mirrored(photo: Images, size: tuple[int, ...]) -> Images:
@@ -48,7 +45,7 @@ def _mirrored(photo: Images, size: tuple[int, ...]) -> Images:
 
 def load_frost_textures(folder: str | Path) -> FrostTextures:
     """Read a folder of frost photographs (those of ImageNet-C, or your own) for `corrupt(..., frost_textures=...)`."""
-    paths = sorted(path for path in Path(folder).glob("*") if path.suffix.lower() in _SUFFIXES)
+    paths = image_paths(Path(folder)) if Path(folder).is_dir() else []
     photos = [cv2.imread(str(path), cv2.IMREAD_COLOR) for path in paths]
     unreadable = [path.name for path, photo in zip(paths, photos, strict=True) if photo is None]
     if unreadable or not photos:
@@ -59,7 +56,7 @@ def load_frost_textures(folder: str | Path) -> FrostTextures:
 
 @functools.lru_cache(maxsize=1)
 def generated_textures() -> FrostTextures:
-    """Five frosted panes, always the same ones."""
+    """Five frosted panes, always the same."""
     generator = np.random.default_rng(20190328)
     return FrostTextures([_pane(generator) for _ in range(5)])
 
@@ -74,7 +71,7 @@ def _pane(generator: np.random.Generator) -> Images:
     glow = cv2.GaussianBlur(ice, (0, 0), 5)
     sparkle = generator.random((_SIDE, _SIDE), dtype=np.float32) ** 6
     light = 0.13 + 0.2 * cover + 0.5 * cover * rime**2 + 0.5 * ice + 0.6 * glow + 0.25 * sparkle * cover * rime
-    tint = np.array([1.22, 1.06, 0.96], dtype=np.float32)  # exponents: the shadows are blue, the lights are white
+    tint = np.array([1.22, 1.06, 0.96], dtype=np.float32)  # exponents: shadows are blue, lights are white
     return np.asarray(255 * np.clip(1.2 * light, 0, 1)[..., None] ** tint).astype(np.uint8)
 
 
@@ -92,7 +89,7 @@ def _ferns(generator: np.random.Generator, count: int, length: float) -> NDArray
     """Curved stems with curved branches and twigs, as water freezes on glass: 0 to 1."""
     canvas = np.zeros((_SIDE, _SIDE), dtype=np.uint8)
     start: Floats = generator.random((count, 2)) * _SIDE
-    # Neighbouring ferns grow about the same way: their direction is read from a smooth map.
+    # Neighbouring ferns grow in similar directions, which are read from a smooth map.
     flow = _clouds(generator, (3,), 1.0)[tuple(start.astype(np.intp).T[::-1])]
     angle: Floats = 3 * np.pi * flow + generator.normal(0, 0.3, count)
     extent: Floats = length * _SIDE * generator.uniform(0.5, 1.3, count)

@@ -7,17 +7,16 @@ Network Robustness to Common Corruptions and Perturbations", ICLR 2019). One row
 from __future__ import annotations
 
 Values = tuple[float, ...]
-Table = dict[str, tuple[Values, Values, Values, Values, Values]]
+Table = dict[str, tuple[Values, ...]]
 
 
-def _rows(a: float, b: float, c: float, d: float, e: float) -> tuple[Values, Values, Values, Values, Values]:
-    return (a,), (b,), (c,), (d,), (e,)
+def _rows(*values: float) -> tuple[Values, ...]:
+    return tuple((value,) for value in values)
 
 
-def _elastic(side: float, *rows: Values) -> tuple[Values, Values, Values, Values, Values]:
+def _elastic(side: float, *rows: Values) -> tuple[Values, ...]:
     """Elastic strengths are published as fractions of the image's side."""
-    a, b, c, d, e = (tuple(side * value for value in row) for row in rows)
-    return a, b, c, d, e
+    return tuple(tuple(side * value for value in row) for row in rows)
 
 
 CIFAR: Table = {

@@ -1,4 +1,4 @@
-"""Draw small pictures: patterned backgrounds, symbols on them, and the light they are photographed in.
+"""Draw small pictures: symbols on patterned backgrounds, in varying light.
 
 Everything takes an explicit `numpy.random.Generator` and works on float RGB arrays (H, W, 3) in [0, 1].
 """
@@ -62,8 +62,8 @@ def to_uint8(picture: Picture) -> NDArray[np.uint8]:
 
 
 def draw_background(rng: Rng, size: int = IMAGE_SIZE, kind: str | None = None) -> Picture:
-    """Two colours of moderate difference in a pattern; `kind` is one of `PATTERNS`, drawn at random when not given."""
-    kind = kind if kind is not None else random_pattern(rng)
+    """Two colours of moderate difference in a pattern; `kind` is one of `PATTERNS`, random by default."""
+    kind = kind or random_pattern(rng)
     first = rng.uniform(0, 1, 3).astype(np.float32)
     second = np.clip(first + rng.uniform(-0.35, 0.35, 3), 0, 1).astype(np.float32)
     blend = PATTERNS[kind](rng, size).astype(np.float32)[..., None]
@@ -89,33 +89,33 @@ def _coordinates(size: int, angle: float) -> tuple[NDArray[Any], NDArray[Any]]:
     return x * cosine + y * sine, y * cosine - x * sine
 
 
-def _plain(rng: Rng, size: int) -> NDArray[Any]:
+def plain(rng: Rng, size: int) -> NDArray[Any]:
     return np.zeros((size, size))
 
 
-def _gradient(rng: Rng, size: int) -> NDArray[Any]:
+def gradient(rng: Rng, size: int) -> NDArray[Any]:
     along, _ = _coordinates(size, rng.uniform(0, 2 * np.pi))
     return np.asarray((along - along.min()) / np.ptp(along))
 
 
-def _striped(rng: Rng, size: int) -> NDArray[Any]:
+def striped(rng: Rng, size: int) -> NDArray[Any]:
     along, _ = _coordinates(size, rng.uniform(0, np.pi))
     return _soft_step(np.sin(2 * np.pi * (along * rng.uniform(2, 6) + rng.uniform())))
 
 
-def _checkered(rng: Rng, size: int) -> NDArray[Any]:
+def checkered(rng: Rng, size: int) -> NDArray[Any]:
     along, across = _coordinates(size, rng.uniform(0, np.pi))
     frequency = rng.uniform(1.5, 5) * np.pi
     return _soft_step(np.sin(frequency * (along + rng.uniform())) * np.sin(frequency * (across + rng.uniform())))
 
 
-def _dotted(rng: Rng, size: int) -> NDArray[Any]:
+def dotted(rng: Rng, size: int) -> NDArray[Any]:
     along, across = _coordinates(size, rng.uniform(0, np.pi))
     frequency = 2 * np.pi * rng.uniform(2, 5)
     return _soft_step(np.cos(frequency * along) + np.cos(frequency * across) - rng.uniform(0.4, 1.2))
 
 
-def _cloudy(rng: Rng, size: int) -> NDArray[Any]:
+def cloudy(rng: Rng, size: int) -> NDArray[Any]:
     cells = int(rng.integers(3, 9))
     field = cv2.resize(rng.uniform(0, 1, (cells, cells)), (size, size), interpolation=cv2.INTER_CUBIC)
     return np.clip(field, 0, 1)
@@ -126,10 +126,5 @@ def _soft_step(field: NDArray[Any]) -> NDArray[Any]:
 
 
 PATTERNS: dict[str, Callable[[Rng, int], NDArray[Any]]] = {
-    "plain": _plain,
-    "gradient": _gradient,
-    "striped": _striped,
-    "checkered": _checkered,
-    "dotted": _dotted,
-    "cloudy": _cloudy,
+    pattern.__name__: pattern for pattern in (plain, gradient, striped, checkered, dotted, cloudy)
 }

@@ -1,4 +1,4 @@
-"""The symbols that the embedded data are made of: pictographs of DejaVu Sans, named as Unicode names them.
+"""The symbols of the embedded data: pictographs of DejaVu Sans, with their Unicode names.
 
 The font ships with matplotlib, so nothing has to be downloaded. Characters that differ only in how they are drawn
 ("BLACK STAR", "WHITE STAR", "HEAVY CHECK MARK", ...) share one name and become variants of one symbol.
@@ -27,43 +27,20 @@ _STYLE_WORDS = re.compile(
 _KIND_WORDS = re.compile(r" (sign|symbol|suit)$")
 
 BENCHMARK_CLASSES = (
-    "airplane",
-    "umbrella",
-    "snowman",
-    "scissors",
-    "anchor",
-    "telephone",
-    "heart",
-    "chess knight",
-    "snowflake",
-    "envelope",
-)
-"""The class list of the `glyphs` and `glyphs-c` data sets. Nothing is ever chosen by looking at results on these."""
+    "airplane", "umbrella", "snowman", "scissors", "anchor",
+    "telephone", "heart", "chess knight", "snowflake", "envelope",
+)  # fmt: skip
+"""The classes of `glyphs-c`. Results on these are never used to choose anything."""
 
 VALIDATION_CLASSES = (
-    "cloud",
-    "star",
-    "skull and crossbones",
-    "chess rook",
-    "hot beverage",
-    "yin yang",
-    "cat face",
-    "writing hand",
-    "gear",
-    "peace",
-)
-"""The class list on which recipes and defaults are chosen; it shares no symbol with the benchmark."""
-
-
-def font_path() -> Path:
-    """Where matplotlib keeps DejaVu Sans."""
-    import matplotlib
-
-    return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+    "cloud", "star", "skull and crossbones", "chess rook", "hot beverage",
+    "yin yang", "cat face", "writing hand", "gear", "peace",
+)  # fmt: skip
+"""The classes of `glyphs-val-c`, for choosing recipes and defaults; none is in the benchmark."""
 
 
 def symbol_name(character: str) -> str:
-    """The words a caption uses for a character: its Unicode name without the words that describe its drawing."""
+    """The name of a character in captions: its Unicode name without the words that describe the drawing."""
     name = _STYLE_WORDS.sub("", unicodedata.name(character).lower())
     return _KIND_WORDS.sub("", " ".join(name.split()))
 
@@ -71,11 +48,10 @@ def symbol_name(character: str) -> str:
 @functools.cache
 def symbols() -> dict[str, tuple[str, ...]]:
     """Every symbol name with the characters that draw it, in code point order."""
-    font = _font()
-    missing = _draw(font, "\U0010fffd")
+    missing = _draw("\U0010fffd")
     variants: dict[str, list[str]] = {}
     for character in (chr(code) for block in BLOCKS for code in block):
-        if unicodedata.name(character, "") and not np.array_equal(_draw(font, character), missing):
+        if unicodedata.name(character, "") and not np.array_equal(_draw(character), missing):
             variants.setdefault(symbol_name(character), []).append(character)
     return {name: tuple(characters) for name, characters in variants.items()}
 
@@ -83,17 +59,20 @@ def symbols() -> dict[str, tuple[str, ...]]:
 @functools.cache
 def masks(name: str) -> NDArray[np.uint8]:
     """The alpha masks (variants, ATLAS_SIZE, ATLAS_SIZE) of a symbol, each scaled to its square's longer side."""
-    font = _font()
-    return np.stack([_fit(_draw(font, character)) for character in symbols()[name]])
+    return np.stack([_fit(_draw(character)) for character in symbols()[name]])
 
 
 @functools.cache
 def _font() -> ImageFont.FreeTypeFont:
+    import matplotlib
+
+    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
     # The basic layout engine is part of every Pillow build; the other one would change glyph positions where installed.
-    return ImageFont.truetype(str(font_path()), ATLAS_SIZE, layout_engine=ImageFont.Layout.BASIC)
+    return ImageFont.truetype(str(path), ATLAS_SIZE, layout_engine=ImageFont.Layout.BASIC)
 
 
-def _draw(font: ImageFont.FreeTypeFont, character: str) -> NDArray[np.uint8]:
+def _draw(character: str) -> NDArray[np.uint8]:
+    font = _font()
     left, top, right, bottom = font.getbbox(character)
     canvas = Image.new("L", (max(1, int(right - left)), max(1, int(bottom - top))))
     ImageDraw.Draw(canvas).text((-left, -top), character, fill=255, font=font)

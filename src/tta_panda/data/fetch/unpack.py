@@ -1,4 +1,4 @@
-"""Unpack an archive so that nothing lands outside the folder, and nothing half unpacked is taken for the data."""
+"""Unpack an archive safely: nothing is written outside the folder, and only a complete data set is moved into place."""
 
 from __future__ import annotations
 
@@ -8,28 +8,24 @@ import os
 import shutil
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tta_panda.data.archives import Archive
+from tta_panda.data.read.folders import shortened
+from tta_panda.data.source import Archive
 from tta_panda.errors import DataError
 
 
-def unpack(
-    file: Path,
-    archive: Archive,
-    folder: Path,
-    progress: Callable[[int, int | None], None] = lambda _done, _total: None,
-) -> None:
-    """Put what the file of an archive holds into `folder`, beside what is there already.
+def unpack(file: Path, archive: Archive, folder: Path, progress: Callable[[int, int | None], None]) -> None:
+    """Unpack the file of an archive into `folder`, beside what is there already.
 
-    Nothing is overwritten: where something of the same name differs from what is in the archive, an error names it.
+    Nothing is overwritten: files of the same name with another content are an error.
     """
     if not hasattr(tarfile, "data_filter"):
         raise DataError("This Python cannot unpack archives safely; use Python 3.11.4 or newer.")
     staging = folder / f".unpacking-{file.name}"
     try:
-        shutil.rmtree(staging, ignore_errors=True)  # of a run that was broken off
+        shutil.rmtree(staging, ignore_errors=True)  # left by a run that was interrupted
         staging.mkdir(parents=True)
         _extract(file, staging, progress)
         if not archive.is_whole(staging):
@@ -39,8 +35,8 @@ def unpack(
         if others:
             raise DataError(
                 f"{folder} holds files that differ from those in {file.name}: {shortened(others)}. Nothing was "
-                "overwritten. Delete them, or move them away, and run the same command again: the archive is kept, and "
-                "not fetched again."
+                "overwritten. Delete them, or move them, and run the same command again: the archive is kept, and not "
+                "fetched again."
             )
         _move(staging, folder)
     except OSError as error:
@@ -68,7 +64,7 @@ def _extract(file: Path, staging: Path, progress: Callable[[int, int | None], No
 
 
 def _differing(fresh: Path, folder: Path) -> Iterator[Path]:
-    """What in `folder` has the name of something in `fresh`, and is something else."""
+    """Paths in `folder` that have the name of something in `fresh`, but another content."""
     for entry in sorted(fresh.iterdir()):
         there = folder / entry.name
         if entry.is_dir() and there.is_dir():
@@ -93,8 +89,3 @@ def _no_room(file: Path, folder: Path, error: OSError) -> str:
         f"Cannot unpack {file} into {folder} ({error.strerror or error}). It needs about {needed:.1f} GB there, and "
         f"{free:.1f} GB are free. Make room and run the same command again: the archive is kept, and not fetched again."
     )
-
-
-def shortened(names: Sequence[str]) -> str:
-    """The first names, and how many more, for messages."""
-    return (", ".join(names[:5]) or "nothing") + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,8 +1,8 @@
-"""Captioned pictures for contrastive training: single symbols, and the breadth of things that web data hold besides.
+"""The captioned pictures that `train_mini.py` trains on: single symbols, and other kinds of pictures as on the web.
 
-To a model that knows nothing but single symbols, everything is one. Scenes of several things, collages, close-ups and
-patterns, each with a caption of its own, teach it that pictures may be something else.
-None of these pictures carries a corruption of the benchmark.
+A model that has seen nothing but single symbols takes every picture for one. Scenes of several things, collages,
+close-ups and patterns, each with a caption of its own, teach it otherwise. No picture carries a corruption of the
+benchmark.
 """
 
 from __future__ import annotations

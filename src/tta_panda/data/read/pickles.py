@@ -1,7 +1,7 @@
-"""Clean CIFAR-10 and CIFAR-100 from the official pickles, read by an unpickler that admits nothing but bytes.
+"""Read the official pickles of clean CIFAR-10 and CIFAR-100 with an unpickler that allows arrays of bytes only.
 
-Unpickling calls whatever a file asks for. These files ask for three names of numpy, and get stand-ins that do no more
-than what an array of unsigned bytes needs: numpy's own would make arrays of forged pointers, if a file asked for them.
+Unpickling calls whatever a file asks for. These files ask for three names of numpy, and get stand-ins that do only what
+an array of unsigned bytes needs: numpy's own would make arrays of forged pointers, if a file asked for them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,25 +18,10 @@ from numpy.typing import NDArray
 from tta_panda.errors import DataError
 
 
-class OfficialPickle(NamedTuple):
-    """Where the test images of a data set are, and what they look like."""
-
-    folder: str
-    file: str
-    labels: str
-    md5: str
-
-
-OFFICIAL_PICKLES = {
-    10: OfficialPickle("cifar-10-batches-py", "test_batch", "labels", "40351d587109b95175f43aff81a1287e"),
-    100: OfficialPickle("cifar-100-python", "test", "fine_labels", "f0ef6b0ae62326f3e7ffdfab6717acfc"),
-}
-
-
-def read_test_images(path: Path, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def read_test_images(path: Path, classes: int, label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images (N, 32, 32, 3) and labels (N,) of the official test pickle."""
     content = _unpickled(path)
-    key = OFFICIAL_PICKLES[classes].labels.encode()
+    key = label_key.encode()
     if not isinstance(content, dict) or b"data" not in content or key not in content:
         keys = sorted(str(k) for k in content) if isinstance(content, dict) else type(content).__name__
         raise DataError(f"{path} is not the test pickle of CIFAR-{classes}: expected 'data' and {key!r}, found {keys}.")
@@ -48,19 +33,6 @@ def read_test_images(path: Path, classes: int) -> tuple[NDArray[np.uint8], NDArr
         raise DataError(f"{path}: expected rows of 3,072 bytes for {len(labels)} labels, found {found}.")
     images = np.ascontiguousarray(array.pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     return images, np.array(labels, dtype=np.int64)
-
-
-def find_test_pickle(root: Path, classes: int) -> Path:
-    """The pickle in `root`, in its folder below `root`, or `root` itself where that is the file."""
-    official = OFFICIAL_PICKLES[classes]
-    candidates = [root, root / official.file, root / official.folder / official.file]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    raise DataError(
-        f"No clean CIFAR-{classes} in {root}: expected {root / official.folder / official.file}. Unpack the python "
-        f"version of CIFAR-{classes} there, or fetch it with: tta-panda data download cifar{classes} --to {root}"
-    )
 
 
 def _unpickled(path: Path) -> Any:
@@ -77,11 +49,11 @@ def _unpickled(path: Path) -> Any:
 
 
 class _RefusedError(Exception):
-    """What a pickle asked for in vain."""
+    """A pickle asked for something that is not allowed."""
 
 
 class _StandIn:
-    """What a pickle gets for a name: it can be called, not changed."""
+    """What a pickle gets for a name: it can be called, but not changed."""
 
     def __init__(self, name: str, call: Callable[..., object]):
         self._name, self._call = name, call
@@ -95,7 +67,7 @@ class _StandIn:
 
 
 class _UnsignedBytes:
-    """The one dtype. Its state is byte order and flags, which bytes have no use for: it cannot become another."""
+    """The only dtype. Its state, byte order and flags, is ignored, so it cannot become another dtype."""
 
     def __setstate__(self, state: object) -> None:
         pass
@@ -134,7 +106,7 @@ def _dtype(code: object, *_align_and_copy: object) -> _UnsignedBytes:
 
 
 def _text(item: object) -> object:
-    """The official files are of Python 2, whose strings arrive as bytes."""
+    """The official files were written by Python 2, whose strings arrive as bytes."""
     return item.decode("latin1") if isinstance(item, bytes) else item
 
 

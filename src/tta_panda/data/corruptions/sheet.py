@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from tta_panda.data.corruptions import corrupt, image_rng, load_frost_textures
-from tta_panda.data.files import read_image
-from tta_panda.data.fit import fit_picture
+from tta_panda.data.corruptions import corrupt, image_rng
+from tta_panda.data.corruptions.frost import load_frost_textures
+from tta_panda.data.read.files import fit_picture, read_image
 from tta_panda.errors import DataError
 
 _LARGEST = 224  # side of the images that ImageNet-C corrupts
@@ -29,8 +30,8 @@ def draw_sheet(
     parameters: str | None = None,
     frost: Path | None = None,
 ) -> Image.Image:
-    """The image (H, W, 3) beside all its corrupted versions; small ones are drawn enlarged, pixel by pixel."""
-    textures = load_frost_textures(frost) if frost else None
+    """The image (H, W, 3) beside its corrupted versions; small images are enlarged without smoothing."""
+    how: dict[str, Any] = {"parameters": parameters, "frost_textures": load_frost_textures(frost) if frost else None}
     height, width = image.shape[:2]
     zoom = max(1, -(-_SMALLEST_TILE // min(height, width)))
     step_x, step_y = zoom * width + _GAP, zoom * height + _GAP
@@ -42,17 +43,7 @@ def draw_sheet(
     for row, name in enumerate(corruptions):
         top = _TOP + row * step_y
         pen.text((6, top + step_y // 2 - 9), name.replace("_", " "), _INK, font)
-        made = [
-            corrupt(
-                image,
-                name,
-                severity,
-                rng=image_rng(seed, name, severity, 0),
-                parameters=parameters,
-                frost_textures=textures,
-            )
-            for severity in severities
-        ]
+        made = [corrupt(image, name, level, rng=image_rng(seed, name, level, 0), **how) for level in severities]
         for column, tile in enumerate([image, *made]):
             enlarged = Image.fromarray(tile).resize((zoom * width, zoom * height), Image.Resampling.NEAREST)
             sheet.paste(enlarged, (_LEFT + column * step_x, top))
@@ -60,10 +51,8 @@ def draw_sheet(
 
 
 def read_for_sheet(path: Path) -> NDArray[np.uint8]:
-    """An image; a large one is brought to the size of ImageNet-C, for which the strengths are meant."""
+    """Read an image; a large one is resized and cropped to 224 px, for which the strengths of ImageNet-C are meant."""
     if not path.is_file():
         raise DataError(f"There is no image {path}. Expected: tta-panda corrupt --sheet sheet.png IMAGE")
     image = read_image(path)
-    if min(image.shape[:2]) <= _LARGEST:
-        return image
-    return np.asarray(fit_picture(Image.fromarray(image), _LARGEST))
+    return image if min(image.shape[:2]) <= _LARGEST else np.asarray(fit_picture(Image.fromarray(image), _LARGEST))

@@ -1,4 +1,4 @@
-"""A text file that names some images of a data set, such as the 5,000 of ImageNet that many papers evaluate on."""
+"""Text files that name some images of a data set, such as the 5,000 of ImageNet that many papers evaluate on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from tta_panda.data.files import ImageFiles
+from tta_panda.data.read.files import ImageFiles
 from tta_panda.errors import DataError
 
 
@@ -26,7 +26,7 @@ def read_image_list(path: Path) -> list[str]:
 
 
 def list_digest(names: list[str]) -> str:
-    """Short and the same on every machine, for records: it is the list that decides the numbers, not where it lies."""
+    """A short digest for records, of the names only: where the list is stored does not matter."""
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
 
 
@@ -48,7 +48,7 @@ def select_listed(files: ImageFiles, names: list[str]) -> ImageFiles:
 
 
 def _name(line: str) -> str:
-    """The last folder and the file's stem: lists agree on no more than that."""
+    """The last folder and the file's stem, which is all that lists agree on."""
     path = PurePosixPath(line.split()[0])  # some lists carry a label after the name
     stem = path.stem if path.suffix.lower() in (".jpeg", ".jpg", ".png") else path.name
     return f"{path.parent.name}/{stem}" if path.parent.name else stem

@@ -1,0 +1,1 @@
+"""Download, unpack, make and check data sets on disk."""

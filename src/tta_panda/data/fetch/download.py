@@ -1,0 +1,160 @@
+"""Fetch the published archives: resumes a broken download, verifies the md5 sum, unpacks safely."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import requests
+
+from tta_panda.data import DATASETS
+from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
+from tta_panda.data.fetch.check import file_md5
+from tta_panda.data.fetch.lock import locked
+from tta_panda.data.fetch.unpack import unpack
+from tta_panda.data.read.cifar import LABELS, note_path
+from tta_panda.data.read.folders import shortened
+from tta_panda.data.source import Archive
+from tta_panda.errors import DataError, UnknownNameError
+
+Progress = Callable[[int, int | None], None]
+"""Called with the number of bytes done, and the total, if known."""
+
+_CHUNK = 1 << 16  # bytes; at most this much is lost when the connection breaks
+_TIMEOUT = (10, 60)  # seconds to connect, and between two chunks
+_ATTEMPTS = 5  # in a row without a single byte
+_SHORTEST_PAUSE = 0.5  # seconds, doubled after every failed attempt
+_BUSY = (requests.codes.too_many_requests, requests.codes.service_unavailable)
+
+
+def download(
+    name: str,
+    root: Path,
+    *,
+    parts: tuple[str, ...] = (),
+    mirror: str | None = None,
+    keep_archives: bool = False,
+    announce: Callable[[str], None] = lambda _line: None,
+    progress: Callable[[str, int, int | None], None] = lambda _what, _done, _total: None,
+) -> list[dict[str, Any]]:
+    """Fetch and unpack what `root` lacks of a data set. Returns a row per archive.
+
+    Args:
+        name: a data set that has archives.
+        root: folder of the data sets.
+        parts: archives to fetch (`blur`, `noise`), for data sets of several; all by default.
+        mirror: address of a folder that holds the same archives.
+        keep_archives: do not delete archives that have been unpacked.
+        announce: called with a message before an archive is fetched.
+        progress: called with what is being done, the number of bytes done, and the total, if known.
+    """
+    rows = []
+    for archive in _chosen(name, parts):
+        folder = root / archive.folder
+        _refuse_made_files(name, folder, archive)
+        if archive.is_whole(folder):
+            rows.append({"archive": archive.file, "status": "there already", "folder": str(folder)})
+            continue
+        with locked(root):
+            path = root / archive.file
+            if not path.exists() or file_md5(path) != archive.md5:
+                announce(f"Fetching {archive.file} ({archive.size}) into {root}")
+                url = f"{mirror.rstrip('/')}/{archive.file}" if mirror else archive.url
+                _fetch(url, archive.md5, path, functools.partial(progress, f"fetching {archive.file}"))
+            unpack(path, archive, folder, functools.partial(progress, f"unpacking {archive.file}"))
+            if not keep_archives:
+                path.unlink()
+        rows.append({"archive": archive.file, "status": "fetched", "folder": str(folder)})
+    return rows
+
+
+def _chosen(name: str, parts: tuple[str, ...]) -> tuple[Archive, ...]:
+    sources = {one: DATASETS.get(one).archives for one in DATASETS if DATASETS.get(one).archives}
+    if name not in sources:
+        raise UnknownNameError("data set to download", name, sources)
+    archives = {archive.file.partition(".")[0]: archive for archive in sources[name]}
+    for part in parts:
+        if part not in archives:
+            raise UnknownNameError(f"part of {name}", part, archives)
+    return tuple(archives[part] for part in parts or archives)
+
+
+def _refuse_made_files(name: str, folder: Path, archive: Archive) -> None:
+    """Raise `DataError` where files of `tta-panda data make` could be mixed up with published ones of the same name."""
+    places = {(folder / path).parent for path in archive.holds if path.endswith(".npy")}
+    files = [place / f"{corruption}.npy" for place in places for corruption in (*CORRUPTIONS, *EXTRA_CORRUPTIONS)]
+    made = [path for path in files if note_path(path).exists()]
+    if made:
+        raise DataError(
+            f"{made[0].parent} holds files that tta-panda data make made ({shortened([path.name for path in made])}), "
+            "which would be mixed with the published ones. Fetch those into another folder: tta-panda data download "
+            f"{name} -o OTHER; or first delete the made files, the .json notes beside them, and {LABELS}."
+        )
+
+
+def _fetch(url: str, md5: str, target: Path, progress: Progress) -> None:
+    """Fetch a file as `<file>.part`, which a later call resumes, and rename it when it is complete."""
+    part = target.with_name(f"{target.name}.part")
+    try:
+        _complete(url, part, progress)
+        found = file_md5(part)
+        if found != md5:
+            part.unlink()
+            raise DataError(
+                f"{url} is not the published file: expected md5 {md5}, found {found}. It was deleted; run the command "
+                "again, or try another --mirror."
+            )
+        os.replace(part, target)
+    except requests.RequestException as error:
+        raise DataError(
+            f"Cannot fetch {url} ({error}). What has arrived is kept: run the same command again to go on, or fetch "
+            f"the file in another way, put it into {target.parent}, and run the command again to unpack it."
+        ) from error
+
+
+def _complete(url: str, part: Path, progress: Progress) -> None:
+    """Fetch what `part` lacks of the file, in several attempts if necessary."""
+    failures = 0
+    while True:
+        before = part.stat().st_size if part.exists() else 0
+        try:
+            return _append(url, part, progress)
+        except requests.RequestException as error:
+            gained = part.exists() and part.stat().st_size > before
+            failures = 0 if gained else failures + 1
+            if failures == _ATTEMPTS or not _may_pass(error):
+                raise
+            sleep(_SHORTEST_PAUSE * 2**failures)
+
+
+def _append(url: str, part: Path, progress: Progress) -> None:
+    """Append the rest of the file to `part`; start over if the server does not send parts of files."""
+    done = part.stat().st_size if part.exists() else 0
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
+    with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
+        if response.status_code == requests.codes.requested_range_not_satisfiable:
+            return  # the part is at least as long as the file; the md5 sum will tell whether it is right
+        response.raise_for_status()
+        if response.status_code != requests.codes.partial_content:
+            done = 0
+        length = response.headers.get("Content-Length")
+        total = done + int(length) if length else None
+        progress(done, total)
+        with part.open("ab" if done else "wb") as file:
+            for chunk in response.iter_content(_CHUNK):
+                file.write(chunk)
+                done += len(chunk)
+                progress(done, total)
+    if total is not None and done < total:
+        raise requests.ConnectionError(f"the connection ended after {done:,} of {total:,} bytes")
+
+
+def _may_pass(error: requests.RequestException) -> bool:
+    """Whether another attempt may succeed: the connection broke, or the server is busy."""
+    if error.response is not None:
+        return error.response.status_code in _BUSY
+    return isinstance(error, (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError))

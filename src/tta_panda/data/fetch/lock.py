@@ -1,0 +1,32 @@
+"""One process at a time writes data sets to a folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from tta_panda.errors import DataError
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Create a folder and keep other processes from writing to it; errors of the file system become a `DataError`.
+
+    The system releases the lock when a process dies.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".tta-panda.lock", timeout=0):
+            yield
+    except Timeout:
+        raise DataError(
+            f"Another process is writing to {folder}; wait for it, or choose another folder with -o PATH."
+        ) from None
+    except OSError as error:
+        raise DataError(
+            f"Cannot write to {folder} ({error.strerror or error}). Free some space, or choose another folder with "
+            "-o PATH, and run the command again."
+        ) from error

@@ -1,0 +1,1 @@
+"""Read published data sets and folders of images."""

@@ -1,0 +1,198 @@
+"""CIFAR-10 and CIFAR-100, and their corrupted forms as published: `<corruption>.npy` and `labels.npy`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tta_panda.data import CLEAN
+from tta_panda.data.corruptions import CORRUPTIONS
+from tta_panda.data.dataset import ImageDataset
+from tta_panda.data.read.fingerprint import made_fingerprint
+from tta_panda.data.read.pickles import read_test_images
+from tta_panda.data.source import Archive, DataSource
+from tta_panda.errors import DataError
+
+SEVERITIES = 5
+LABELS = "labels.npy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanCifar(DataSource):
+    """The 10,000 clean test images, read from the official pickle."""
+
+    classes: int
+    pickle: str
+    """Path of the official file below the root."""
+    label_key: str
+    md5: str
+
+    @property
+    def folder(self) -> str:
+        return self.pickle.partition("/")[0]
+
+    def load(self, root: Path | None, corruption: str, severity: int) -> ImageDataset:
+        if corruption != CLEAN:
+            raise DataError(
+                f"{self.name} holds clean images only, not {corruption}: add --corruption clean, or use --data "
+                f"{self.name}-c (made with: tta-panda data make {self.name}-c --from ROOT -o ROOT)."
+            )
+        return self.load_from(self.given(root, self.pickle))
+
+    def load_from(self, root: Path) -> ImageDataset:
+        """The images of the pickle, which is in its folder below `root`, in `root`, or `root` itself."""
+        official = root / self.pickle
+        for path in (root, root / official.name, official):
+            if path.is_file():
+                return ImageDataset(*read_test_images(path, self.classes, self.label_key), self.class_names())
+        raise DataError(
+            f"No clean CIFAR-{self.classes} in {root}: expected {official}. Unpack the python version of "
+            f"CIFAR-{self.classes} there, or fetch it with: tta-panda data download {self.name} -o {root}"
+        )
+
+    def class_names(self) -> tuple[str, ...]:
+        """The class names in label order, as used in prompts."""
+        text = resources.files("tta_panda.data.read").joinpath("class_names", f"{self.name}.txt").read_text("utf-8")
+        return tuple(text.splitlines())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorruptedCifar(DataSource):
+    """One `.npy` file per corruption, with five severities; clean images come from the data set beside it."""
+
+    clean: CleanCifar
+    folder: str
+
+    def load(self, root: Path | None, corruption: str, severity: int) -> ImageDataset:
+        root = self.given(root, f"{self.folder}/<corruption>.npy")
+        if corruption == CLEAN:
+            try:
+                return self.clean.load_from(root.parent if root.name == self.folder else root)
+            except DataError as error:
+                raise DataError(f"{error}\nTo run without clean images, use --corruption all.") from None
+        folder = self._find(root)
+        labels = open_array(folder / LABELS)
+        path = folder / f"{corruption}.npy"
+        images = open_array(path)
+        if images.shape[1:] != (32, 32, 3) or images.dtype != np.uint8:
+            raise DataError(f"{path} should hold uint8 images (N, 32, 32, 3), found {images.dtype} {images.shape}.")
+        if len(images) != len(labels) or len(images) % SEVERITIES:
+            raise DataError(
+                f"{path} should hold {SEVERITIES} severities of as many images as {LABELS} has rows; "
+                f"found {len(images)} images and {len(labels)} labels."
+            )
+        self._check_is_made(path, severity)
+        rows = len(images) // SEVERITIES
+        chosen = slice(rows * (severity - 1), rows * severity)
+        return ImageDataset(images[chosen], labels[chosen], self.clean.class_names())
+
+    def fingerprint(self, root: Path | None, corruption: str, severity: int) -> str | None:
+        """None for published files, which the name identifies."""
+        if root is not None and corruption != CLEAN:
+            for folder in (root.expanduser(), root.expanduser() / self.folder):
+                if note := read_note(folder / f"{corruption}.npy"):
+                    return made_fingerprint(note)
+        return None
+
+    def _find(self, root: Path) -> Path:
+        for folder in (root, root / self.folder):
+            if (folder / LABELS).is_file():
+                return folder
+        raise DataError(
+            f"No {LABELS} in {root} or {root / self.folder}. Unpack {self.folder}.tar and pass the folder with its "
+            f".npy files (or the folder above it) as --data-root PATH. To fetch it: tta-panda data download "
+            f"{self.name} -o {root}; to make it from clean images: tta-panda data make {self.name} --from CLEAN "
+            f"-o {root}"
+        )
+
+    def _check_is_made(self, path: Path, severity: int) -> None:
+        note = read_note(path)
+        if note is not None and severity not in note["severities"]:
+            made = ", ".join(map(str, note["severities"])) or "none yet"
+            raise DataError(
+                f"{path} holds no images of severity {severity}; made so far: {made}. Add it with: tta-panda data make "
+                f"{self.name} --from CLEAN -o {path.parent.parent} --corruption {path.stem} --severity {severity}"
+            )
+
+
+def _clean(classes: int, pickle: str, label_key: str, md5: str, archive_md5: str) -> CleanCifar:
+    url = f"https://www.cs.toronto.edu/~kriz/cifar-{classes}-python.tar.gz"
+    return CleanCifar(
+        name=f"cifar{classes}",
+        about=f"The 10,000 clean test images of CIFAR-{classes}, {pickle}.",
+        archives=(Archive(url, archive_md5, "170 MB", (pickle,)),),
+        classes=classes,
+        pickle=pickle,
+        label_key=label_key,
+        md5=md5,
+    )
+
+
+def _corrupted(clean: CleanCifar, record: int, archive_md5: str) -> CorruptedCifar:
+    folder = f"CIFAR-{clean.classes}-C"
+    url = f"https://zenodo.org/records/{record}/files/{folder}.tar"
+    holds = tuple(f"{folder}/{name}.npy" for name in ("labels", *CORRUPTIONS))
+    return CorruptedCifar(
+        name=f"{clean.name}-c",
+        about=f"{folder}/<corruption>.npy; clean images from {clean.folder} beside it.",
+        archives=(Archive(url, archive_md5, "2.9 GB", holds),),
+        clean=clean,
+        folder=folder,
+    )
+
+
+CIFAR10 = _clean(
+    10,
+    "cifar-10-batches-py/test_batch",
+    "labels",
+    md5="40351d587109b95175f43aff81a1287e",
+    archive_md5="c58f30108f718f92721af3b95e74349a",
+)
+CIFAR100 = _clean(
+    100,
+    "cifar-100-python/test",
+    "fine_labels",
+    md5="f0ef6b0ae62326f3e7ffdfab6717acfc",
+    archive_md5="eb9058c3a382ffc7106e4002c42a8d85",
+)
+CIFAR10_C = _corrupted(CIFAR10, 2535967, "56bf5dcef84df0e2308c6dcbcbbd8499")
+CIFAR100_C = _corrupted(CIFAR100, 3555552, "11f0ed0f1191edbf9fa23466ae6021d3")
+
+
+def note_path(path: Path) -> Path:
+    """The note beside a file that `tta-panda data make` writes; published files have none."""
+    return path.with_suffix(".json")
+
+
+def read_note(path: Path) -> dict[str, Any] | None:
+    """The content of the note beside `path`; None for a published file."""
+    note = note_path(path)
+    try:
+        content = json.loads(note.read_text("utf-8"))
+        return {**content, "severities": [int(severity) for severity in content["severities"]]}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(f"Cannot read {note} ({error}). Delete it and {path.name}, and make the file again.") from error
+
+
+def open_array(path: Path) -> NDArray[Any]:
+    """The array of a `.npy` file, memory-mapped: only what is used is read."""
+    try:
+        if not path.is_file():
+            found = ", ".join(sorted(p.stem for p in path.parent.glob("[!.]*.npy") if p.name != LABELS)) or "none"
+            raise DataError(f"There is no {path}. Corruptions in that folder: {found}.")
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise DataError(
+            f"Cannot read {path} ({error.strerror or error}). Check its permissions with: ls -l {path}"
+        ) from error
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{path} is not a readable .npy file ({error}); download it again.") from error
+    return array

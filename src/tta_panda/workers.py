@@ -1,0 +1,109 @@
+"""Spread work over several processes. Results come back in order, so the number of processes does not change them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+from tta_panda.errors import DataError, InvalidInputError
+
+Map = Callable[[Callable[[Any, Any], Any], Iterable[Any]], Iterator[Any]]
+"""Called with a function and its tasks: yields `function(shared, task)` for each task, in order."""
+
+
+def available_cores() -> int:
+    """Number of cores this process may use: under SLURM, taskset or a container's quota, fewer than the machine has."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(affinity, _cpu_quota(Path("/proc/self/cgroup")))))
+
+
+def _cpu_quota(own_group: Path, groups: Path = Path("/sys/fs/cgroup")) -> float:
+    """Number of cores that control groups (version 2) grant to this process; infinity without a limit."""
+    try:
+        name = next(line[3:] for line in own_group.read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return math.inf
+    group = groups / name.strip("/")
+    quotas = [math.inf]
+    for folder in (group, *group.parents):  # the smallest limit on the way up counts
+        if folder.is_relative_to(groups):
+            with contextlib.suppress(OSError, ValueError):
+                granted, period = (folder / "cpu.max").read_text().split()
+                quotas.append(float(granted) / float(period))  # "max", no limit, is not a number
+    return min(quotas)
+
+
+@contextlib.contextmanager
+def worker_pool(
+    workers: int | None, shared: Any = None, initializer: Callable[[], None] | None = None
+) -> Iterator[Map]:
+    """A `map` over several processes; with one worker, the work is done in this process.
+
+    Args:
+        workers: number of processes; None for one per core.
+        shared: what all tasks need; it is sent to each process once, not with every task.
+        initializer: called first in every new process, but never in this one, so it may change settings of the whole
+            process.
+    """
+    if workers is None:
+        workers = available_cores()
+    if workers < 1:
+        raise InvalidInputError(f"The number of workers must be at least 1, got {workers}.")
+    if workers == 1:
+        yield lambda function, tasks: map(functools.partial(function, shared), tasks)
+        return
+    # A process with threads (torch, OpenCV) must not be forked.
+    context = multiprocessing.get_context("spawn")
+    others = multiprocessing.active_children()
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (shared, initializer))
+    try:
+        yield lambda function, tasks: pool.map(functools.partial(_call, function), tasks)
+    except KeyboardInterrupt:
+        for process in multiprocessing.active_children():
+            if process not in others:
+                process.terminate()  # do not wait for unfinished work
+        raise
+    except BrokenProcessPool as error:
+        raise DataError(
+            "A worker process ended unexpectedly, perhaps because memory ran out. What is finished is kept; run the "
+            "same command again, with fewer --workers if it happens again."
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_shared: Any = None  # set in worker processes only
+
+
+def _start_worker(shared: Any, initializer: Callable[[], None] | None) -> None:
+    import cv2
+
+    global _shared
+    _shared = shared
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interruptions
+    cv2.setNumThreads(1)  # the processes share the cores already
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if initializer is not None:
+        initializer()
+
+
+def _call(function: Callable[[Any, Any], Any], task: Any) -> Any:
+    return function(_shared, task)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is killed; it would otherwise wait for work forever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
