@@ -62,12 +62,14 @@ def test_torch_checkpoints_load(wrap, suffix, architecture, weights, tmp_path):
 
 
 def test_safetensors_go_before_pickles_in_a_directory(tiny_checkpoint, weights):
-    (tiny_checkpoint / "open_clip_pytorch_model.bin").write_bytes(b"never opened")
+    for name in ("open_clip_pytorch_model.bin", "model.safetensors", "._open_clip_model.safetensors"):
+        (tiny_checkpoint / name).write_bytes(b"never opened")
     assert load_model(str(tiny_checkpoint)).logit_scale == pytest.approx(weights["logit_scale"].exp().item())
     (tiny_checkpoint / "open_clip_model.safetensors").unlink()
-    torch.save(weights, tiny_checkpoint / "open_clip_pytorch_model.bin")
+    torch.save(weights, tiny_checkpoint / "open_clip_pytorch_model.bin")  # before the weights of transformers beside it
     assert load_model(str(tiny_checkpoint)).image_size == 32
-    (tiny_checkpoint / "open_clip_pytorch_model.bin").unlink()
+    for name in ("open_clip_pytorch_model.bin", "model.safetensors"):
+        (tiny_checkpoint / name).unlink()
     with pytest.raises(ModelLoadError, match="holds no weights"):
         load_model(str(tiny_checkpoint))
 
@@ -102,6 +104,28 @@ def test_a_malicious_pickle_of_transformers_is_not_run(tmp_path):
     with pytest.raises(ModelLoadError, match="Cannot load"):
         load_model(str(directory))
     assert not (tmp_path / "executed").exists()
+
+
+def test_code_in_a_directory_of_transformers_is_neither_run_nor_asked_about(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    directory = save_transformers("chinese_clip", tmp_path)
+    mark = tmp_path / "executed"
+    (directory / "code.py").write_text(f"open({str(mark)!r}, 'w').close()")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked whether to run the code"))
+    mapped = {
+        "config.json": {"AutoConfig": "code.Config", "AutoModel": "code.Model"},
+        "tokenizer_config.json": {"AutoTokenizer": ["code.Tokenizer", None]},
+        "preprocessor_config.json": {"AutoImageProcessor": "code.Processor"},
+    }
+    for name, classes in mapped.items():
+        content = json.loads((directory / name).read_text())
+        (directory / name).write_text(json.dumps({**content, "auto_map": classes}))
+    assert load_model(str(directory)).image_size == 32  # by the classes of the library itself
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "model_type": "of-my-own"}))
+    with pytest.raises(ModelLoadError, match="Cannot load"):
+        load_model(str(directory))
+    assert not mark.exists()
 
 
 def test_keys_that_do_not_fit_are_named(architecture, weights, tmp_path):
@@ -165,7 +189,8 @@ def test_an_openai_archive_loads_without_running_its_program(archive, architectu
     with pytest.warns(TtaPandaWarning, match="OpenAI's weights: they run with QuickGELU"):
         model = load_model(f"{architecture}:{archive}")
     with torch.no_grad():  # tiny has QuickGELU, the architecture as named has not
-        torch.testing.assert_close(model.encode_image(images[:2]), tiny.encode_image(images[:2]))
+        prepared = tiny.prepare(images[:2])
+        torch.testing.assert_close(model.encode_image(prepared), tiny.encode_image(prepared))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

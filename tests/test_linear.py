@@ -80,8 +80,8 @@ def test_the_checker_says_which_methods_need_text(model):
 def test_rows_are_found_by_name_or_by_order(model):
     random = load_model("timm:test_vit:random")
     some = LinearClassifier(random, ["goldfish", "tench", "great_white_shark"])
-    assert torch.equal(some.text_features, random.head.weight[[1, 0, 2]])
-    assert LinearClassifier(random, [f"class {row}" for row in range(1000)]).text_features.shape == (1000, 64)
+    assert torch.equal(some.class_embeddings, random.head.weight[[1, 0, 2]])
+    assert LinearClassifier(random, [f"class {row}" for row in range(1000)]).class_embeddings.shape == (1000, 64)
     chosen = LinearClassifier(model, ["a", "b"], rows=[3, 1])
     assert torch.equal(chosen.bias, model.head.bias[[3, 1]])
     with pytest.raises(InvalidInputError, match="4 rows, but the data have 2 classes"):

@@ -1,9 +1,14 @@
-"""How models are written, where they run, and what is listed."""
+"""How models are named, what records call them, and what is listed."""
 
 from __future__ import annotations
 
 import json
+import pkgutil
+import runpy
+import shutil
 import sys
+from functools import partial
+from pathlib import Path
 
 import huggingface_hub
 import open_clip
@@ -11,20 +16,18 @@ import pytest
 import torch
 from open_clip import pretrained
 
-from tta_panda import CLIP, Panda, Tent, ZeroShotClassifier, load_model
-from tta_panda.errors import InvalidInputError, MissingExtraError, ModelLoadError, UnknownNameError
-from tta_panda.models import catalogue, weights_digest
+from tta_panda import load_model
+from tta_panda.errors import MissingExtraError, ModelLoadError
+from tta_panda.models import canonical_name, catalogue, list_models, model_source, recorded_name, weights_digest
 from tta_panda.models.adapter import square_side
-from tta_panda.models.devices import resolve_device
 from tta_panda.models.names import ModelName, parse_model_name
-
-TINY_NAMES = ["heart", "star", "anchor", "cloud"]
+from tta_panda.models.sources import MINI
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("mini", ("mini", "mini", "")),
+        ("mini", ("mini", "mini", "", MINI)),
         ("ViT-B-32:openai", ("open_clip", "ViT-B-32", "openai")),
         ("ViT-B-32:a:b/c.pt", ("open_clip", "ViT-B-32", "a:b/c.pt")),
         ("hf-hub:org/name", ("open_clip", "hf-hub:org/name", "")),
@@ -41,14 +44,6 @@ def test_names_are_taken_apart_and_put_together(text, expected):
     assert str(parse_model_name(text)) == text
 
 
-def test_weights_may_be_given_apart_but_not_twice(tmp_path):
-    assert parse_model_name("ViT-B-32", "openai") == parse_model_name("ViT-B-32:openai")
-    assert parse_model_name("timm:resnet18", "random") == parse_model_name("timm:resnet18:random")
-    for name in ("ViT-B-32:openai", "hf-hub:org/name", "transformers:org/name", str(tmp_path)):
-        with pytest.raises(InvalidInputError, match=r"twice|own weights"):
-            parse_model_name(name, "openai")
-
-
 def test_a_directory_says_which_library_it_is_for(tmp_path):
     assert parse_model_name(str(tmp_path)).library == "open_clip"
     (tmp_path / "config.json").touch()
@@ -59,7 +54,88 @@ def test_a_directory_says_which_library_it_is_for(tmp_path):
     assert parse_model_name(str(tmp_path)).library == "open_clip"
     odd = tmp_path / "with:colon"
     odd.mkdir()
-    assert parse_model_name(str(odd)).source == str(odd)
+    assert parse_model_name(str(odd)).directory == odd
+
+
+def test_what_lies_in_the_current_folder_does_not_change_what_a_name_means(tiny_checkpoint, monkeypatch):
+    folder = tiny_checkpoint.parent
+    monkeypatch.chdir(folder)
+    names = ("mini", "ViT-B-32", "ViT-B-32:openai", "timm:resnet18", "hf-hub:org")
+    before = [parse_model_name(name) for name in names]
+    for name in names:
+        shutil.copytree(tiny_checkpoint, folder / name)
+    (folder / "openai").touch()
+    assert [parse_model_name(name) for name in names] == before
+    assert parse_model_name("ViT-B-32:openai").file is None
+    assert load_model("mini").name == "mini"
+    model = load_model("./mini")
+    assert (model.name, model.preset) == ("./mini", None)
+    torch.testing.assert_close(model.mean.flatten(), torch.tensor([0.5, 0.5, 0.5]))
+    with pytest.raises(ModelLoadError, match=r"a directory of that name: write \./tiny-clip"):
+        load_model("tiny-clip")
+
+
+def test_facts_are_known_by_name(monkeypatch):
+    monkeypatch.setattr(pkgutil, "resolve_name", lambda target: pytest.fail(f"{target} was imported"))
+    assert [getattr(model_source("mini"), fact) for fact in ("embedded", "small", "preset")] == [True, True, "mini"]
+    for name in ("ViT-B-32:openai", "transformers:org/name", "timm:resnet18", "hf-hub:org/name", "./mini"):
+        assert [getattr(model_source(name), fact) for fact in ("embedded", "small", "preset")] == [False, False, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mini", "mini"),
+        ("ViT-B-32:openai", "ViT-B-32-quickgelu:openai"),
+        ("ViT-B-32-quickgelu:openai", "ViT-B-32-quickgelu:openai"),
+        ("ViT-B-32:laion2b-s34b-b79k", "ViT-B-32:laion2b_s34b_b79k"),
+        ("ViT-B-16:DFN2B", "ViT-B-16-quickgelu:dfn2b"),
+        ("ViT-B-32:random", "ViT-B-32:random"),
+        ("ViT-B-32:unknown-tag", "ViT-B-32:unknown-tag"),
+        ("hf-hub:org/name", "hf-hub:org/name"),
+        ("transformers:org/name", "transformers:org/name"),
+        ("timm:resnet50.a1_in1k", "timm:resnet50.a1_in1k"),
+    ],
+)
+def test_names_that_load_the_same_weights_have_one_spelling(name, expected):
+    assert canonical_name(name) == recorded_name(name) == expected
+
+
+def test_records_name_files_and_directories_without_their_folders(tiny_checkpoint, monkeypatch):
+    folder = tiny_checkpoint.parent
+    copied = shutil.copytree(tiny_checkpoint, folder / "elsewhere" / tiny_checkpoint.name)
+    monkeypatch.chdir(folder)
+    weights = "open_clip_model.safetensors"
+    same = {
+        "./tiny-clip": [str(tiny_checkpoint), str(copied), "./tiny-clip", "elsewhere/tiny-clip/"],
+        f"ViT-B-32:{weights}": [f"ViT-B-32:{copied / weights}", f"ViT-B-32:./tiny-clip/{weights}"],
+        f"timm:resnet18:{weights}": [f"timm:resnet18:{copied / weights}", f"timm:resnet18:tiny-clip/{weights}"],
+    }
+    for recorded, names in same.items():
+        assert {recorded_name(name) for name in names} == {recorded} == {recorded_name(recorded)}
+        assert len({weights_digest(name) for name in names}) == 1 and weights_digest(names[0])
+    assert canonical_name("./tiny-clip") == canonical_name(str(tiny_checkpoint)) != canonical_name(str(copied))
+    (copied / "open_clip_config.json").rename(copied / "config.json")
+    assert recorded_name(str(copied)) == recorded_name(f"transformers:{copied}") == "transformers:tiny-clip"
+
+
+def test_the_digest_of_weights_is_of_the_files_that_decide_the_model(tiny_checkpoint):
+    assert weights_digest("ViT-B-32:openai") is None
+    assert weights_digest("ViT-B-32:absent.pt") is None
+    assert weights_digest("mini") == weights_digest(str(MINI))
+    weights = tiny_checkpoint / "open_clip_model.safetensors"
+    names = str(tiny_checkpoint), f"tiny:{weights}"
+    before = [weights_digest(name) for name in names]
+    others = [".DS_Store", "README.md", "._open_clip_model.safetensors", "results.json", "training_args.bin"]
+    for other in (*others, ".git/config.json"):
+        (tiny_checkpoint / other).parent.mkdir(exist_ok=True)
+        (tiny_checkpoint / other).write_text(other)
+    assert [weights_digest(name) for name in names] == before
+    (tiny_checkpoint / "tokenizer.json").write_text("{}")
+    assert weights_digest(names[0]) != before[0] and weights_digest(names[1]) == before[1]
+    (tiny_checkpoint / "tokenizer.json").unlink()
+    weights.write_bytes(weights.read_bytes() + b" ")
+    assert len({*before, *(weights_digest(name) for name in names)}) == 4
 
 
 def test_a_hub_repository_loads(tiny_checkpoint, tiny, images, monkeypatch):
@@ -76,7 +152,8 @@ def test_a_hub_repository_loads(tiny_checkpoint, tiny, images, monkeypatch):
     assert model.name == "hf-hub:org/tiny:clip"
     normalised = (images[:2].float() / 255 - 0.5) / 0.25
     with torch.no_grad():
-        torch.testing.assert_close(model.encode_image(images[:2]), tiny.clip.encode_image(normalised))
+        prepared = model.prepare(images[:2])
+        torch.testing.assert_close(model.encode_image(prepared), tiny.clip.encode_image(normalised))
 
 
 def test_what_cannot_be_fetched_names_the_files_to_bring(monkeypatch):
@@ -84,7 +161,7 @@ def test_what_cannot_be_fetched_names_the_files_to_bring(monkeypatch):
         raise OSError("no route to the hub")
 
     monkeypatch.setattr(pretrained, "hf_hub_download", unreachable)
-    with pytest.raises(ModelLoadError, match=r"(?s)no route.*open_clip_config.json.*--model DIRECTORY"):
+    with pytest.raises(ModelLoadError, match=r"(?s)no route.*open_clip_config.json.*--model \./DIRECTORY"):
         load_model("hf-hub:org/name")
 
 
@@ -116,7 +193,7 @@ def test_transformers_weights_that_do_not_fit_are_named(tmp_path):
     weights = load_file(directory / "model.safetensors")
     del weights["visual_projection.weight"]
     save_file({**weights, "extra.weight": torch.zeros(2)}, directory / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelLoadError, match=r"missing: visual_projection.weight; not known to it: extra.weight"):
+    with pytest.raises(ModelLoadError, match=r"missing: visual_projection.weight; not known to .*: extra.weight"):
         load_model(str(directory))
 
 
@@ -134,67 +211,52 @@ def test_inputs_that_are_not_square_are_refused(tiny_checkpoint):
         load_model(str(tiny_checkpoint))
 
 
-# --- devices and precision --------------------------------------------------------------------------------------------
-
-
-def test_auto_takes_what_is_there(monkeypatch):
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert resolve_device("auto") == "cpu"
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert resolve_device("auto") == "mps"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert resolve_device("auto") == "cuda"
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_a_sentence():
-    with pytest.raises(InvalidInputError, match=r"The device 'cuda' cannot be used here: .*\. Use auto \(which is cpu"):
-        load_model("mini", device="cuda")
-    with pytest.raises(UnknownNameError, match="'bf16'"):
-        load_model("mini", precision="bf-16")
-
-
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_is_for_the_encoders_only(precision, images):
-    model, exact = load_model("mini", precision=precision), load_model("mini")
-    classifier = ZeroShotClassifier(model, TINY_NAMES)
-    with torch.no_grad(), model.autocast():
-        assert model.clip.encode_image(model.pixels(images[:2])).dtype != torch.float32  # it does compute in half
-    features, expected = model.encode_image(images[:8]), exact.encode_image(images[:8])
-    assert features.dtype == classifier.text_features.dtype == torch.float32
-    assert 0 < (features - expected).norm() / expected.norm() < 0.05
-    for debias in (None, Panda(beta=0.5)):
-        method = Tent(classifier, debias=debias)
-        logits = method.adapt(images[:8])
-        assert logits.dtype == torch.float32 and logits.isfinite().all()
-        assert all(p.dtype == torch.float32 and p.requires_grad for p in method.adapted.values())
-        assert any((p != method._initial[name]).any() for name, p in method.adapted.items())
-        reference = Tent(ZeroShotClassifier(exact, TINY_NAMES), debias=debias).adapt(images[:8])
-        assert (logits.softmax(dim=1) - reference.softmax(dim=1)).abs().max() < 0.1
-    tpt = CLIP(classifier).adapt(images[:2])
-    assert tpt.dtype == torch.float32
-
-
 # --- what is listed ---------------------------------------------------------------------------------------------------
 
 
 def test_listed_sizes_are_those_of_the_architectures():
-    listed = {listing.name: listing for listing in catalogue.list_models()}
-    assert {"mini", "ViT-B-32", "RN50", "convnext_base"} <= listed.keys()
-    assert "tta-panda-mini" not in listed
-    assert set(open_clip.list_models()) - {"tta-panda-mini"} >= listed.keys() - {"mini"}
+    listed = {listing.name: listing for listing in catalogue.describe_models()}
+    assert listed.keys() == {"mini", *open_clip.list_models()}
     assert (listed["ViT-B-32"].parameters, listed["ViT-B-32"].image_size) == (151277313, 224)
     assert listed["mini"].parameters == sum(p.numel() for p in load_model("mini").clip.parameters())
-    assert catalogue.measure("ViT-S-32-alt") == catalogue._sizes()["ViT-S-32-alt"]
-    assert catalogue.measure("xlm-roberta-base-ViT-B-32") == (None, 224)
+
+
+def test_the_script_measures_what_is_listed(tmp_path, monkeypatch):
+    script = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "measure_architectures.py"))
+    names = ["ViT-S-32-alt", "xlm-roberta-base-ViT-B-32", "sound"]
+    monkeypatch.setattr(open_clip, "list_models", lambda: names)
+    original = open_clip.get_model_config
+    monkeypatch.setattr(open_clip, "get_model_config", lambda name: {} if name == "sound" else original(name))
+    monkeypatch.setitem(script["main"].__globals__, "SIZES", tmp_path / "sizes.json")
+    script["main"]()
+    measured = json.loads((tmp_path / "sizes.json").read_text())
+    listed = {name: [*catalogue._sizes()[name]] for name in ("mini", *names)}
+    assert measured == listed
+    assert (listed["xlm-roberta-base-ViT-B-32"], listed["sound"]) == ([None, 224], [None, None])
+
+
+def test_listed_names_load_and_stand_once():
+    names = list_models()
+    assert names[0] == "mini" and len(set(names)) == len(names) > 100
+    assert list_models("ViT-B-32-quickgelu") == [name for name in names if name.startswith("ViT-B-32-quickgelu:")]
+    assert "ViT-B-32-quickgelu:openai" in list_models("*:openai") and "ViT-B-32:openai" not in names
+    assert all(canonical_name(name) == name for name in names)
+    assert {canonical_name(":".join(pair)) for pair in open_clip.list_pretrained()} | {"mini"} == set(names)
+    assert list_models("no such model") == []
+
+
+def test_architectures_that_are_not_in_the_table_are_listed_without_sizes(monkeypatch):
+    monkeypatch.setattr(open_clip, "list_models", lambda: ["sound"])
+    monkeypatch.setattr(open_clip, "get_model_config", lambda _: {"audio_cfg": {}})  # as version 4 may have them
+    listed = {listing.name: (listing.parameters, listing.image_size) for listing in catalogue.describe_models()}
+    assert listed == {"mini": (4147009, 32), "sound": (None, None)}
 
 
 def test_weights_on_this_machine_are_found(tmp_path, monkeypatch):
     published = {"hf_hub": "org/name/", "url": "https://somewhere/ViT.pt"}
     cache = tmp_path / "hub"
-    found = lambda repo, name: huggingface_hub.try_to_load_from_cache(repo, name, cache_dir=cache)  # noqa: E731
-    monkeypatch.setattr(catalogue, "_cached", found)
+    found = partial(huggingface_hub.try_to_load_from_cache, cache_dir=cache)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", found)
     assert catalogue.weights_here(published) is None
     snapshot = cache / "models--org--name" / "snapshots" / "1234"
     snapshot.mkdir(parents=True)

@@ -16,24 +16,24 @@ from tta_panda import ZeroShotClassifier, load_model
 from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
 from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning, UnknownNameError
 from tta_panda.methods.adaptation import adaptable_copy
-from tta_panda.models import VisionLanguageModel, weights_digest
+from tta_panda.models import VisionLanguageModel, base
 from tta_panda.models.images import fit_images
-from tta_panda.models.mini import WEIGHTS, register_architecture
 from tta_panda.models.names import ModelName
 from tta_panda.models.quickgelu import tag_uses_quick_gelu
+from tta_panda.models.sources import MINI
 
 
 def test_mini_is_small_and_reads_symbols(mini, mini_classifier):
     from tta_panda import load_data
 
-    assert WEIGHTS.stat().st_size < 12e6
+    assert (MINI / "mini.safetensors").stat().st_size < 12e6
     assert isinstance(mini, VisionLanguageModel)
     assert mini.image_size == 32
     assert any(isinstance(layer, nn.LayerNorm) for layer in mini.image_encoder.modules())
     dataset = load_data("glyphs-val-c", limit=200)
     images = torch.from_numpy(dataset.images.copy()).permute(0, 3, 1, 2)
     with torch.no_grad():
-        features = torch.nn.functional.normalize(mini.encode_image(images), dim=1)
+        features = torch.nn.functional.normalize(mini.encode_image(mini.prepare(images)), dim=1)
     accuracy = (mini_classifier.logits(features).argmax(1).numpy() == dataset.labels).mean()
     assert accuracy > 0.9
 
@@ -45,9 +45,21 @@ def test_features_equal_open_clips_own(tiny, images):
     pictures = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images[:4]]
     with torch.no_grad():
         theirs = tiny.clip.encode_image(torch.stack([transform(picture) for picture in pictures]))
-        torch.testing.assert_close(tiny.encode_image(images[:4]), theirs)
+        torch.testing.assert_close(tiny.encode_image(tiny.prepare(images[:4])), theirs)
         tokens = open_clip.tokenize(["a photo of a cat."])
         torch.testing.assert_close(tiny.encode_text(["a photo of a cat."]), tiny.clip.encode_text(tokens))
+
+
+def test_only_prepared_images_are_encoded(tiny, images):
+    prepared = tiny.prepare(images[:2])
+    assert prepared.dtype == torch.float32 and prepared.shape == (2, 3, 32, 32)
+    assert torch.equal(tiny.prepare(prepared), prepared)
+    with torch.no_grad():
+        tiny.encode_image(prepared * 3 - 1)  # negatives and views may leave [0, 1], and nobody looks
+    wrong = [images[:2], prepared.half(), prepared.double(), prepared[0], prepared[..., 1:], prepared[0, 0, 0, 0], None]
+    for batch in wrong:
+        with pytest.raises(InvalidInputError, match=r"got .*\. Call model\.prepare\(images\) first"):
+            tiny.encode_image(batch)
 
 
 def test_the_centre_of_oblong_images_is_kept():
@@ -59,7 +71,7 @@ def test_the_centre_of_oblong_images_is_kept():
 def test_prompts_use_words_and_templates(tiny):
     plain = ZeroShotClassifier(tiny, ["sea_lion", "cat"])
     assert plain.class_names == ("sea lion", "cat")
-    torch.testing.assert_close(plain.text_features.norm(dim=1), torch.ones(2))
+    torch.testing.assert_close(plain.class_embeddings.norm(dim=1), torch.ones(2))
     several = ZeroShotClassifier(tiny, ["sea_lion", "cat"], templates=["a photo of a {}.", "art of a {}."])
     with torch.no_grad():
         each = [
@@ -67,7 +79,7 @@ def test_prompts_use_words_and_templates(tiny):
             for t in several.templates
         ]
     expected = torch.nn.functional.normalize(sum(each) / 2, dim=1)
-    torch.testing.assert_close(several.text_features, expected)
+    torch.testing.assert_close(several.class_embeddings, expected)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +90,45 @@ def test_class_names_are_checked(tiny, names, message):
         ZeroShotClassifier(tiny, names)
 
 
-def test_a_template_needs_a_place_for_the_name(tiny):
-    with pytest.raises(InvalidInputError, match=r"\{\}"):
-        ZeroShotClassifier(tiny, ["a", "b"], templates=["a photo"])
+def test_templates_may_be_functions_and_name_the_class_twice(tiny):
+    expected = ZeroShotClassifier(tiny, ["cat", "dog"], [lambda name: f"a {name}, yes, a {name}."]).class_embeddings
+    for templates in ("a {}, yes, a {}.", ["a {}, yes, a {}."], lambda name: f"a {name}, yes, a {name}."):
+        assert torch.equal(ZeroShotClassifier(tiny, ["cat", "dog"], templates).class_embeddings, expected)
+    braces = ZeroShotClassifier(tiny, ["{0}", "{cat}"], "a {}.").class_embeddings  # names are not formats themselves
+    with torch.no_grad():
+        torch.testing.assert_close(braces, torch.nn.functional.normalize(tiny.encode_text(["a {0}.", "a {cat}."])))
+
+
+@pytest.mark.parametrize("templates", ["a photo", ["a {}.", "a photo"], [], [None], [len], "a photo of a {0}."])
+def test_templates_that_make_no_prompt_are_refused(tiny, templates):
+    with pytest.raises(InvalidInputError, match=r"Every template is a string with \{\}|into a string, got 1"):
+        ZeroShotClassifier(tiny, ["a", "b"], templates=templates)
+
+
+def test_prompts_are_tokenised_once(tiny, images, monkeypatch):
+    classifier = ZeroShotClassifier(tiny, ["heart", "star", "anchor"], ["a {}.", "the {}."])
+    monkeypatch.setattr(type(tiny), "tokenize", lambda *_: pytest.fail("tokenised again"))
+    twin, adapted = adaptable_copy(tiny, text=True)
+    torch.testing.assert_close(classifier.encode_prompts(twin).detach(), classifier.class_embeddings)
+    text = classifier.encode_prompts(twin)
+    text.square().sum().backward()
+    with torch.no_grad():
+        for parameter in adapted.values():
+            parameter.add_(0.5)
+        changed = classifier.encode_prompts(twin)
+    assert not torch.allclose(changed, classifier.class_embeddings)
+
+
+def test_many_prompts_are_encoded_batch_by_batch(tiny, monkeypatch):
+    names = ["heart", "a rather long name of a thing", "star"]
+    whole = ZeroShotClassifier(tiny, names).class_embeddings
+    monkeypatch.setattr(base, "PROMPTS_PER_PASS", 2)
+    torch.testing.assert_close(ZeroShotClassifier(tiny, names).class_embeddings, whole)
+
+
+def test_models_and_classifiers_print_in_one_line(tiny, tiny_classifier):
+    assert repr(tiny) == "OpenClipModel('tiny', image_size=32, device='cpu', precision='fp32')"
+    assert repr(tiny_classifier) == "ZeroShotClassifier('tiny', classes=4, image_size=32, device='cpu')"
 
 
 def test_a_directory_loads_with_its_own_preprocessing(tiny_checkpoint, tiny, images):
@@ -89,16 +137,16 @@ def test_a_directory_loads_with_its_own_preprocessing(tiny_checkpoint, tiny, ima
     torch.testing.assert_close(model.mean.flatten(), torch.tensor([0.5, 0.5, 0.5]))
     with torch.no_grad():
         normalised = (images[:2].float() / 255 - 0.5) / 0.25
-        torch.testing.assert_close(model.encode_image(images[:2]), tiny.clip.encode_image(normalised))
+        prepared = model.prepare(images[:2])
+        torch.testing.assert_close(model.encode_image(prepared), tiny.clip.encode_image(normalised))
 
 
 def test_a_checkpoint_file_loads_into_a_named_architecture(tiny_checkpoint, tiny, tmp_path, images):
     (tmp_path / "tiny-test.json").write_text(json.dumps(TINY))
     open_clip.add_model_config(tmp_path / "tiny-test.json")
     weights = tiny_checkpoint / "open_clip_model.safetensors"
-    for model in (load_model(f"tiny-test:{weights}"), load_model("tiny-test", pretrained=str(weights))):
-        with torch.no_grad():
-            torch.testing.assert_close(model.encode_image(images[:2]), tiny.encode_image(images[:2]))
+    prepared = tiny.prepare(images[:2])
+    torch.testing.assert_close(load_model(f"tiny-test:{weights}").encode_image(prepared), tiny.encode_image(prepared))
     with pytest.raises(ModelLoadError, match="no checkpoint file"):
         load_model("tiny-test:absent/weights.safetensors")
     (tmp_path / "broken.safetensors").write_bytes(b"no weights")
@@ -177,6 +225,8 @@ def test_unfetchable_weights_say_which_file_to_put_where(monkeypatch):
         ("ViT-B-32", ModelLoadError, "Which weights"),
         ("mini:openai", InvalidInputError, "own weights"),
         ("weights/clip.safetensors", ModelLoadError, "ViT-B-32-quickgelu:weights/clip.safetensors"),
+        ("ViT-B/32", ModelLoadError, "ViT-B/32 as ViT-B-32.*write ViT-B-32-quickgelu:openai$"),
+        ("ViT-L/14@336px:openai", ModelLoadError, "write ViT-L-14-336-quickgelu:openai$"),
     ],
 )
 def test_names_that_do_not_load_are_explained(name, error, message):
@@ -190,30 +240,16 @@ def test_a_directory_without_configuration_is_explained(tmp_path):
         load_model(str(tmp_path))
 
 
-def test_random_weights_repeat_and_leave_the_global_generator_alone():
-    register_architecture()
+def test_random_weights_repeat_and_leave_the_global_generator_alone(tmp_path):
+    (tmp_path / "tiny-random.json").write_text(json.dumps(TINY))
+    open_clip.add_model_config(tmp_path / "tiny-random.json")
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
     load_model("mini")
-    first, second = (load_model("tta-panda-mini:random") for _ in range(2))
+    first, second = (load_model("tiny-random:random") for _ in range(2))
     assert torch.equal(torch.rand(3), expected)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-
-
-def test_weights_named_twice_are_refused():
-    with pytest.raises(InvalidInputError, match="twice"):
-        load_model("ViT-B-32:openai", pretrained="openai")
-
-
-def test_the_digest_of_weights_follows_the_files(tiny_checkpoint):
-    assert weights_digest("ViT-B-32:openai") is None
-    assert weights_digest("mini") == weights_digest("mini")
-    weights = tiny_checkpoint / "open_clip_model.safetensors"
-    before = weights_digest(str(tiny_checkpoint)), weights_digest(f"tiny:{weights}")
-    weights.write_bytes(weights.read_bytes() + b" ")
-    after = weights_digest(str(tiny_checkpoint)), weights_digest(f"tiny:{weights}")
-    assert len({*before, *after}) == 4
 
 
 def test_an_adaptable_copy_shares_all_but_the_normalisation(tiny):

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shutil
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def doctor(as_json: JsonOption = False) -> None:
         return
     console = make_console()
     for title in ("versions", "devices", "folders"):
-        console.print(f"{title}")
+        console.print(title)
         for name, value in report[title].items():
             console.print(f"  {name:24} {value}")
     console.print("missing" if report["missing"] else "Nothing is missing.")
@@ -36,17 +37,13 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 def _versions() -> dict[str, str]:
-    from importlib import metadata
-
     required = metadata.requires("tta-panda") or []
     names = [re.split(r"[^\w.-]", requirement)[0] for requirement in required if "extra ==" not in requirement]
-    found = {name: _version(name) for name in ("tta-panda", *names, "torchvision", "timm", "huggingface-hub", *EXTRAS)}
+    found = {name: _version(name) for name in ("tta-panda", *names, *EXTRAS)}
     return {"python": platform.python_version()} | {name: version for name, version in found.items() if version}
 
 
 def _version(package: str) -> str | None:
-    from importlib import metadata
-
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -57,8 +54,9 @@ def _devices() -> dict[str, str]:
     import torch
 
     from tta_panda.models.devices import AUTO, resolve_device
+    from tta_panda.workers import available_cores
 
-    devices = {"cpu": f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, {platform.machine()}"}
+    devices = {"cpu": f"{available_cores()} cores, {torch.get_num_threads()} threads, {platform.machine()}"}
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
         devices["cuda"] = ", ".join(names)
@@ -70,12 +68,14 @@ def _devices() -> dict[str, str]:
 
 
 def _folders() -> dict[str, str]:
+    import open_clip
     from huggingface_hub import constants
 
-    from tta_panda.models.catalogue import CLIP_CACHE, list_models
+    from tta_panda.models.catalogue import CLIP_CACHE, weights_here
 
     hub, clip = Path(constants.HF_HUB_CACHE), CLIP_CACHE.expanduser()
-    here = [f"{listing.name}:{tag}" for listing in list_models() for tag in listing.here if tag != "embedded"]
+    published = open_clip.list_pretrained()
+    here = [f"{name}:{tag}" for name, tag in published if weights_here(open_clip.get_pretrained_cfg(name, tag))]
     return {
         "hub cache": f"{hub} ({_state(hub)})",
         "open_clip cache": f"{clip} ({_state(clip)})",

@@ -1,10 +1,10 @@
-"""Whether a model of your own keeps the promises of the protocol, by looking at it and by trying it."""
+"""Check a model of your own against the protocol, by inspecting it and by running it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,10 @@ from tta_panda.methods import METHODS
 from tta_panda.methods.adaptation import adaptable_copy
 from tta_panda.models import make_classifier
 from tta_panda.models.base import PromptableModel
+from tta_panda.models.devices import full_precision
 from tta_panda.models.linear import LinearHeadModel
 
-_TEXTS = ("a photo of a cat.", "a photo of a dog.")
-_IMAGE_CALLS, _TEXT_CALLS = ("prepare", "encode_image"), ("encode_text",)
+_TEXTS = ["a photo of a cat.", "a photo of a dog."]
 _PROMPT_CALLS = ("tokenize", "embed_tokens", "encode_embedded")
 
 
@@ -25,15 +25,18 @@ def check_model(model: Any) -> list[str]:
     """Check a model against the `VisionLanguageModel` protocol.
 
     Returns:
-        What the model cannot do, though nothing is wrong with it: methods that need more than it offers, and why.
+        The methods that need more than this model offers, and why. Nothing is wrong with the model if there are any.
 
     Raises:
-        InvalidInputError: with everything that is missing or wrong, one line each.
+        InvalidInputError: listing everything that is missing or wrong.
     """
     reads_text = not isinstance(model, LinearHeadModel)
     problems = list(_missing(model, reads_text))
-    if not problems:  # what is not there cannot be tried
-        problems = [problem for trial in _trials(model, reads_text) for problem in _tried(trial, model)]
+    if not problems:  # what is missing cannot be tried
+        trials = [_settings, _preparation, _image_features, _adaptation]
+        trials += [_text_features] if reads_text else []
+        trials += [_prompt_path] if any(hasattr(model, call) for call in _PROMPT_CALLS) else []
+        problems = [problem for trial in trials for problem in _tried(trial, model)]
     if problems:
         raise InvalidInputError(
             f"{type(model).__name__} cannot be used yet:\n" + "\n".join(f"- {problem}" for problem in problems)
@@ -44,7 +47,7 @@ def check_model(model: Any) -> list[str]:
 def _missing(model: Any, reads_text: bool) -> Iterator[str]:
     if not isinstance(model, nn.Module):
         yield "it must be a torch.nn.Module, with its networks as sub-modules, so that methods can copy it"
-    calls = (*_IMAGE_CALLS, *(_TEXT_CALLS if reads_text else ()))
+    calls = ("prepare", "encode_image", "encode_text") if reads_text else ("prepare", "encode_image")
     yield from (f"the method {call} is missing" for call in calls if not callable(getattr(model, call, None)))
     wanted: dict[str, tuple[type | tuple[type, ...], str]] = {
         "name": (str, "what it is called in messages and records"),
@@ -64,32 +67,21 @@ def _missing(model: Any, reads_text: bool) -> Iterator[str]:
             yield f"{name} is a {found}; expected {getattr(kind, '__name__', 'torch.nn.Module or None')}: {meaning}"
 
 
-Trial = Callable[[Any], Iterator[str]]
-
-
-def _trials(model: Any, reads_text: bool) -> list[Trial]:
-    trials = [_settings, _preparation, _image_features, _adaptation]
-    if reads_text:
-        trials.append(_text_features)
-    present = [call for call in _PROMPT_CALLS if hasattr(model, call)]
-    return trials + ([_prompt_path] if present else [])
-
-
-def _tried(trial: Trial, model: Any) -> list[str]:
-    """What a trial found; an error in foreign code is a finding, too."""
-    found = []
+def _tried(trial: Callable[[Any], Iterator[str]], model: Any) -> list[str]:
+    """What a trial found; an error that the model raises is a finding, too."""
     try:
-        with torch.inference_mode(False), torch.no_grad():
-            found += list(trial(model))
+        with torch.inference_mode(False), torch.no_grad(), full_precision(model.device):
+            return list(trial(model))
     except Exception as error:  # whatever the model raises
-        found.append(f"{trial.__name__.strip('_').replace('_', ' ')}: {type(error).__name__}: {error}")
-    return found
+        return [f"{trial.__name__.strip('_').replace('_', ' ')}: {type(error).__name__}: {error}"]
 
 
-def _images(model: Any, size: int | None = None) -> Tensor:
-    side = size or model.image_size
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(256, (3, 3, side, side + (size is not None) * 8), generator=generator, dtype=torch.uint8)
+def _pictures(height: int, width: int) -> Tensor:
+    return torch.randint(256, (3, 3, height, width), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+
+
+def _prepared(model: Any) -> Tensor:
+    return cast(Tensor, model.prepare(_pictures(model.image_size, model.image_size)))
 
 
 def _settings(model: Any) -> Iterator[str]:
@@ -106,20 +98,23 @@ def _settings(model: Any) -> Iterator[str]:
 
 def _preparation(model: Any) -> Iterator[str]:
     side = model.image_size
-    prepared = model.prepare(_images(model, side + 5))
+    prepared = model.prepare(_pictures(side + 5, side + 13))
     if tuple(prepared.shape) != (3, 3, side, side) or prepared.dtype != torch.float32:
         yield f"prepare gave {prepared.dtype} {tuple(prepared.shape)}; expected torch.float32 {(3, 3, side, side)}"
         return
     if prepared.min() < -0.5 or prepared.max() > 1.5:
-        yield "prepare must leave images in [0, 1]: normalise in encode_image, where no caller can forget it"
+        yield "prepare must return images in [0, 1]: normalise in encode_image, after Panda and views were made"
     if prepared.device != model.device:
         yield f"prepare left images on {prepared.device}; the model is on {model.device}"
     if not torch.allclose(model.prepare(prepared), prepared):
         yield "prepare must not change images that it has prepared"
+    whole = _pictures(side, side)
+    if not torch.allclose(model.prepare(whole), model.prepare(whole.double() / 255), rtol=1e-3, atol=1e-3):
+        yield "prepare must read uint8 images and floats in [0, 1] alike"
 
 
 def _image_features(model: Any) -> Iterator[str]:
-    images = _images(model)
+    images = _prepared(model)
     features = model.encode_image(images)
     if features.ndim != 2 or len(features) != 3 or not features.is_floating_point():
         yield f"encode_image gave {features.dtype} {tuple(features.shape)} for 3 images; expected floats (3, D)"
@@ -130,17 +125,15 @@ def _image_features(model: Any) -> Iterator[str]:
         yield "encode_image differs from call to call: something in it is random, or changes (eval mode?)"
     if not torch.allclose(model.encode_image(images[:1]), features[:1], rtol=1e-3, atol=1e-3):
         yield "encode_image of one image depends on the others in the batch (batch statistics?)"
-    if not torch.allclose(model.encode_image(images.float() / 255), features, rtol=1e-3, atol=1e-3):
-        yield "encode_image must read uint8 images and floats in [0, 1] alike; call prepare first"
 
 
 def _adaptation(model: Any) -> Iterator[str]:
-    images = _images(model)
+    images = _prepared(model)
     before = model.encode_image(images)
     try:
         twin, adapted = adaptable_copy(model)
     except UnsupportedModelError:
-        return  # methods that train say so
+        return  # listed among the methods that cannot run
     with torch.enable_grad():
         features = twin.encode_image(images)
         if features.requires_grad:
@@ -156,7 +149,7 @@ def _adaptation(model: Any) -> Iterator[str]:
 
 
 def _text_features(model: Any) -> Iterator[str]:
-    text, image = model.encode_text(list(_TEXTS)), model.encode_image(_images(model))
+    text, image = model.encode_text(_TEXTS), model.encode_image(_prepared(model))
     if text.ndim != 2 or text.shape != (len(_TEXTS), image.shape[-1]):
         yield f"encode_text gave {tuple(text.shape)} for 2 texts; expected (2, {image.shape[-1]}), as for images"
     elif not text.isfinite().all():
@@ -168,14 +161,14 @@ def _text_features(model: Any) -> Iterator[str]:
 def _prompt_path(model: Any) -> Iterator[str]:
     if not isinstance(model, PromptableModel):
         missing = ", ".join(call for call in _PROMPT_CALLS if not hasattr(model, call))
-        yield f"the prompt path is there in parts; {missing} is missing (or leave all three away)"
+        yield f"the prompt path is there in parts; {missing} is missing (or omit all three)"
         return
-    tokens = model.tokenize(list(_TEXTS))
+    tokens = model.tokenize(_TEXTS)
     with torch.enable_grad():
         embedded = model.embed_tokens(tokens).detach().requires_grad_(True)
         encoded = model.encode_embedded(embedded, tokens)
         (gradient,) = torch.autograd.grad(encoded.float().square().sum(), embedded, allow_unused=True)
-    if not torch.allclose(encoded, model.encode_text(list(_TEXTS)), rtol=1e-3, atol=1e-3):  # type: ignore[attr-defined]
+    if not torch.allclose(encoded, model.encode_text(_TEXTS), rtol=1e-3, atol=1e-3):  # type: ignore[attr-defined]
         yield "encode_embedded(embed_tokens(tokens), tokens) must equal encode_text of the same texts"
     if gradient is None or not gradient.any():
         yield "no gradient reaches the embeddings given to encode_embedded"

@@ -1,31 +1,35 @@
-"""What all adapters share on the image side: size, normalisation, device and precision."""
+"""What all adapters share: size, normalisation, device, precision, and input embeddings in the place of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from tta_panda.errors import ModelLoadError
 from tta_panda.framing import Framing
-from tta_panda.models.devices import AUTOCAST, Precision, check_precision
-from tta_panda.models.images import check_images, fit_images
+from tta_panda.models.devices import AUTOCAST, Precision, full_precision
+from tta_panda.models.images import check_prepared, prepare_images
 
 PAPER_PATCH_SIZE = 32
 
 
 class ImageAdapter(nn.Module):
-    """The base of adapters: takes images of any size, hands the network what it was trained on.
+    """The base class of adapters: takes images of any size and gives the network what it was trained on.
 
     Args:
         name: what the model is called in messages and records.
         framing: how pictures of other sizes become the square that the network sees.
         mean: of the network's training images, per channel.
         std: the same, standard deviation.
-        precision: `"fp32"`, or what the encoders compute in; weights, gradients and features are float32 all the same.
+        precision: of the encoders' computations; weights, gradients and features are float32 in any case.
         negative_patch_size: side of Panda's patches; by default the paper's, or half the side of small images.
     """
+
+    preset: str | None = None
+    """The settings that suit the model, if it has its own."""
 
     def __init__(
         self,
@@ -37,7 +41,6 @@ class ImageAdapter(nn.Module):
         negative_patch_size: int | None = None,
     ):
         super().__init__()
-        check_precision(precision)
         self.name = name
         self.framing = framing
         self.image_size = framing.size
@@ -48,26 +51,26 @@ class ImageAdapter(nn.Module):
         self.register_buffer("mean", torch.tensor(tuple(mean)).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(tuple(std)).view(3, 1, 1), persistent=False)
 
-    def freeze(self) -> None:
-        """As the protocol has it: nothing trains and nothing is random. Methods that train do it on copies."""
-        self.eval().requires_grad_(False)
+    def __repr__(self) -> str:
+        facts = f"image_size={self.image_size}, device='{self.device}', precision={self.precision!r}"
+        return f"{type(self).__name__}({self.name!r}, {facts})"
 
     @property
     def device(self) -> torch.device:
         return self.mean.device
 
     def prepare(self, images: Tensor) -> Tensor:
-        check_images(images)
-        return fit_images(images.to(self.device), self.framing)
+        return prepare_images(images, self.framing, self.device)
 
-    def pixels(self, images: Tensor) -> Tensor:
-        """What the network takes: prepared and normalised."""
-        return (self.prepare(images) - self.mean) / self.std
+    def pixels(self, prepared: Tensor) -> Tensor:
+        """What the network takes: prepared images, normalised."""
+        check_prepared(prepared, self.image_size)
+        return (prepared - self.mean) / self.std
 
-    def autocast(self) -> torch.autocast:
-        """The encoders' precision; what comes out is brought to float32 before anything is computed from it."""
+    def autocast(self) -> AbstractContextManager[object]:
+        """Compute in the encoders' precision; what comes out is made float32 before anything is computed from it."""
         dtype = AUTOCAST[self.precision]
-        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
+        return full_precision(self.device) if dtype is None else torch.autocast(self.device.type, dtype=dtype)
 
 
 def square_side(size: int | Sequence[int], name: str) -> int:
@@ -79,3 +82,18 @@ def square_side(size: int | Sequence[int], name: str) -> int:
             "with a square image size, if it has one."
         )
     return sides[0]
+
+
+@contextmanager
+def embeddings_replaced(layer: nn.Module, embedded: Tensor) -> Iterator[None]:
+    """Let a layer return `embedded`, so that the text encoder around it runs as it is, masks and pooling included."""
+    handle = layer.register_forward_hook(lambda _layer, _tokens, _output: embedded)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def first_embedding(text: nn.Module) -> nn.Module:
+    """The layer that turns tokens into input embeddings: text encoders declare it before that of positions."""
+    return next(module for module in text.modules() if isinstance(module, nn.Embedding))

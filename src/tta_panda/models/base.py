@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,10 @@ from torch import Tensor, nn
 
 from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError
+from tta_panda.models.devices import full_precision
+
+Template = str | Callable[[str], str]
+"""A prompt with `{}` for the class name, or a function from the name to the prompt."""
 
 DEFAULT_TEMPLATE = "a photo of a {}."
 PROMPTS_PER_PASS = 256
@@ -22,8 +26,7 @@ class ImageModel(Protocol):
     """An image encoder, as all methods need it.
 
     Implementations are `torch.nn.Module`s in eval mode whose parameters do not require gradients; methods that train
-    work on copies. Images are (B, 3, H, W), floats in [0, 1] or uint8, of any size; the model brings them to its own
-    size and normalisation.
+    work on copies. A batch is prepared once, and may then be encoded many times.
     """
 
     name: str
@@ -40,10 +43,13 @@ class ImageModel(Protocol):
     def device(self) -> torch.device: ...
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Floats in [0, 1] of (B, 3, image_size, image_size) on the model's device; a no-op for images that are."""
+        """Check images (B, 3, H, W) of any size, uint8 or floats in [0, 1], and bring them to the model's input size.
 
-    def encode_image(self, images: Tensor) -> Tensor:
-        """Embeddings (B, D), not normalised."""
+        Returns float32 in [0, 1], (B, 3, image_size, image_size), on the model's device. Prepared images stay the same.
+        """
+
+    def encode_image(self, prepared: Tensor) -> Tensor:
+        """Embeddings (B, D), not normalised, of images that `prepare` returned or that were made from such images."""
 
 
 @runtime_checkable
@@ -80,14 +86,14 @@ class PromptableModel(Protocol):
 
 
 class Classifier(ABC):
-    """Class embeddings that image features are compared with. Methods know classifiers by this much.
+    """Class embeddings that image features are compared with: all that methods know of a classifier.
 
     Args:
         model: the image encoder.
         class_names: two or more different names; underscores are read as spaces.
     """
 
-    text_features: Tensor  # (K, D), the class embeddings; of texts in the classic case
+    class_embeddings: Tensor  # (K, D), the class embeddings; of texts in the classic case
     logit_scale: float
     bias: Tensor | float = 0.0  # (K,), added to logits
 
@@ -95,18 +101,21 @@ class Classifier(ABC):
         self.model = model
         self.class_names = _checked_names(class_names)
 
+    def __repr__(self) -> str:
+        model = self.model
+        facts = f"classes={len(self.class_names)}, image_size={model.image_size}, device='{model.device}'"
+        return f"{type(self).__name__}({model.name!r}, {facts})"
+
     @abstractmethod
     def embed(self, raw: Tensor) -> Tensor:
         """Where embeddings (..., D) are compared: what the encoder gives, at unit length or as it is."""
 
-    def logits(self, features: Tensor, text_features: Tensor | None = None) -> Tensor:
+    def logits(self, features: Tensor, class_embeddings: Tensor | None = None) -> Tensor:
         """(..., K) from image features (..., D), which are used as they are: debiased ones are not unit.
 
-        Args:
-            features: of images or views.
-            text_features: (..., K, D) in the place of the classifier's own, for methods that adapt them.
+        Methods that adapt the class embeddings pass theirs (..., K, D).
         """
-        embeddings = self.text_features if text_features is None else text_features
+        embeddings = self.class_embeddings if class_embeddings is None else class_embeddings
         return self.logit_scale * features @ embeddings.mT + self.bias
 
 
@@ -116,25 +125,42 @@ class ZeroShotClassifier(Classifier):
     Args:
         model: the encoders.
         class_names: two or more different names; underscores are read as spaces.
-        templates: prompts with a `{}` for the name. The embeddings of several are averaged.
+        templates: prompts with `{}` for the name, or functions from the name to the prompt, such as
+            `open_clip.OPENAI_IMAGENET_TEMPLATES`. The embeddings of several are averaged.
     """
 
     model: VisionLanguageModel
 
     def __init__(
-        self, model: VisionLanguageModel, class_names: Sequence[str], templates: Sequence[str] = (DEFAULT_TEMPLATE,)
+        self,
+        model: VisionLanguageModel,
+        class_names: Sequence[str],
+        templates: Template | Sequence[Template] = DEFAULT_TEMPLATE,
     ):
         super().__init__(model, class_names)
         self.templates = _checked_templates(templates)
         self.logit_scale = model.logit_scale
+        prompts = [_fill(template, name) for template in self.templates for name in self.class_names]
+        batches = [prompts[start : start + PROMPTS_PER_PASS] for start in range(0, len(prompts), PROMPTS_PER_PASS)]
+        # Methods that adapt the text encoder encode the prompts for every batch of images, but tokens stay the same.
+        self._prompts: list[list[str]] | list[Tensor] = batches
+        if isinstance(model, PromptableModel):
+            self._prompts = [model.tokenize(batch) for batch in batches]
         # Not in the caller's inference mode, if any: methods that train use these features in their graphs.
-        with torch.inference_mode(False), torch.no_grad():
-            self.text_features = self.encode_prompts(model)  # (K, D), unit
+        with torch.inference_mode(False), torch.no_grad(), full_precision(model.device):
+            self.class_embeddings = self.encode_prompts(model)  # (K, D), unit
 
     def encode_prompts(self, model: VisionLanguageModel) -> Tensor:
-        """Unit text features (K, D) by a model, with gradient where the caller's mode and the model allow it."""
-        prompts = [template.format(name) for template in self.templates for name in self.class_names]
-        encoded = in_chunks(lambda piece: model.encode_text(prompts[piece]), len(prompts), PROMPTS_PER_PASS)
+        """Unit text features (K, D) by the classifier's model or a trained copy, with gradient where it is trained."""
+
+        def encode(piece: slice) -> Tensor:
+            batch = self._prompts[piece.start]
+            if not isinstance(batch, Tensor):
+                return model.encode_text(batch)
+            promptable = cast(PromptableModel, model)
+            return promptable.encode_embedded(promptable.embed_tokens(batch), batch)
+
+        encoded = in_chunks(encode, len(self._prompts), 1)
         per_template = self.embed(encoded).view(len(self.templates), len(self.class_names), -1)
         return F.normalize(per_template.mean(dim=0), dim=-1)
 
@@ -156,10 +182,19 @@ def _checked_names(class_names: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _checked_templates(templates: Sequence[str]) -> tuple[str, ...]:
-    templates = (templates,) if isinstance(templates, str) else tuple(templates)
-    if not templates or not all("{}" in template for template in templates):
+def _checked_templates(templates: Template | Sequence[Template]) -> tuple[Template, ...]:
+    found = (templates,) if isinstance(templates, str) or callable(templates) else tuple(templates)
+    usable = [callable(template) or (isinstance(template, str) and "{}" in template) for template in found]
+    if not all(usable) or not found:
         raise InvalidInputError(
-            f"Every template needs a {{}} where the class name goes, as in {DEFAULT_TEMPLATE!r}; got {list(templates)}."
+            f"Every template is a string with {{}} for the class name, as in {DEFAULT_TEMPLATE!r}, or a function from "
+            f"the class name to the prompt; got {list(found)}."
         )
-    return templates
+    return found
+
+
+def _fill(template: Template, name: str) -> str:
+    prompt = template.replace("{}", name) if isinstance(template, str) else template(name)
+    if not isinstance(prompt, str):
+        raise InvalidInputError(f"A template must turn {name!r} into a string, got {prompt!r} from {template!r}.")
+    return prompt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,28 @@ from torch import Tensor, nn
 from tta_panda.errors import ModelLoadError
 from tta_panda.models.torchscript import is_torchscript, read_torchscript
 
-SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
-"""Of checkpoint files, the preferred one first: safetensors cannot hold code."""
+_DESCRIPTIONS = (
+    "open_clip_config.json",
+    "config.json",
+    "*processor_config.json",
+    "tokenizer*.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+)
+"""Files of a model directory, beside its weights, that decide what the model computes."""
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _SHOWN_KEYS = 12
+_FROM_TRANSFORMERS = " These are weights of the transformers library: load their directory as transformers:DIRECTORY."
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
     """Names and tensors of a checkpoint. Nothing in the file is ever run."""
+    if not path.is_file():
+        raise ModelLoadError(f"There is no checkpoint file {path}. Check the path, or name published weights instead.")
     try:
         content = _read(path)
     except (OSError, RuntimeError, ValueError, KeyError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
@@ -60,43 +73,45 @@ def _unwrapped(content: Any) -> dict[str, Any]:
 
 
 def load_weights(network: nn.Module, state: Mapping[str, Tensor], label: str) -> None:
-    """Every weight of the network from `state`, and nothing left over; what does not fit is named."""
+    """Set every weight of the network from `state`, or raise with the names of what does not fit."""
     own = network.state_dict()
-    shapes = [
-        f"{key} {tuple(state[key].shape)} instead of {tuple(own[key].shape)}"
-        for key in own
-        if key in state and state[key].shape != own[key].shape
-    ]
-    problems = {
-        "missing": [key for key in own if key not in state],
-        "not known to this architecture": [key for key in state if key not in own],
-        "of another shape": shapes,
-    }
-    if any(problems.values()):
-        found = "; ".join(f"{kind}: {_listed(keys)}" for kind, keys in problems.items() if keys)
-        raise ModelLoadError(f"The weights do not fit {label}. {found}.{_hint(state)}")
+    wrong_shape = [key for key in own if key in state and state[key].shape != own[key].shape]
+    is_foreign = any(key.startswith("vision_model.") for key in state)
+    check_keys(
+        label,
+        missing=[key for key in own if key not in state],
+        unknown=[key for key in state if key not in own],
+        misshapen=[f"{key} {tuple(state[key].shape)} instead of {tuple(own[key].shape)}" for key in wrong_shape],
+        hint=_FROM_TRANSFORMERS if is_foreign else "",
+    )
     network.load_state_dict(state)
 
 
-def _listed(keys: list[str]) -> str:
-    more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
-    return ", ".join(keys[:_SHOWN_KEYS]) + more
+def check_keys(label: str, *, missing: list[str], unknown: list[str], misshapen: list[str], hint: str = "") -> None:
+    """Raise unless all these lists of names are empty."""
+    problems = {"missing": missing, "not known to this architecture": unknown, "of another shape": misshapen}
+    found = []
+    for kind, keys in problems.items():
+        more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
+        found += [f"{kind}: {', '.join(keys[:_SHOWN_KEYS])}{more}"] if keys else []
+    if found:
+        raise ModelLoadError(f"The weights do not fit {label}. {'; '.join(found)}.{hint}")
 
 
-def _hint(state: Iterable[str]) -> str:
-    if any(key.startswith("vision_model.") for key in state):
-        return " These are weights of the transformers library: load their directory as transformers:DIRECTORY."
-    return ""
+def find_weights(directory: Path, patterns: Sequence[str]) -> list[Path]:
+    """The files in a directory that match the first of these wildcards that any file matches."""
+    return next(filter(None, (_matching(directory, pattern) for pattern in patterns)), [])
 
 
-def find_weights(directory: Path, preferred: str) -> Path:
-    """The checkpoint in a directory: safetensors before others, names that begin with `preferred` before others."""
-    found = [path for path in sorted(directory.iterdir()) if path.suffix in SUFFIXES]
-    if not found:
-        raise ModelLoadError(
-            f"{directory} holds no weights ({', '.join(SUFFIXES)}); put them beside the configuration."
-        )
-    return min(found, key=lambda path: (SUFFIXES.index(path.suffix), not path.name.startswith(preferred)))
+def model_files(directory: Path, patterns: Sequence[str]) -> list[Path]:
+    """The files in a model directory that decide what the model computes: weights, configuration, tokenizer."""
+    found = {path for pattern in _DESCRIPTIONS for path in _matching(directory, pattern)}
+    return sorted(found.union(find_weights(directory, patterns)))
+
+
+def _matching(directory: Path, pattern: str) -> list[Path]:
+    """Files in a directory by wildcard, sorted, without hidden ones, which some systems leave behind."""
+    return sorted(path for path in directory.glob(pattern) if path.is_file() and not path.name.startswith("."))
 
 
 def file_digest(files: Iterable[Path]) -> str:

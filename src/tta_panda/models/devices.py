@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+import contextlib
+from collections.abc import Iterator
+from typing import Literal
 
 import torch
 
@@ -11,7 +13,6 @@ from tta_panda.errors import InvalidInputError, UnknownNameError
 AUTO = "auto"
 
 Precision = Literal["fp32", "bf16", "fp16"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 AUTOCAST: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -31,6 +32,23 @@ def resolve_device(device: str) -> str:
     return device
 
 
-def check_precision(precision: str) -> None:
+def check_precision(precision: str, device: str = "cpu") -> None:
+    """Raise unless encoders can compute in this precision on this device."""
     if precision not in AUTOCAST:
         raise UnknownNameError("precision", precision, AUTOCAST)
+    kind = torch.device(device).type
+    if AUTOCAST[precision] is not None and not torch.amp.is_autocast_available(kind):
+        raise InvalidInputError(
+            f"torch {torch.__version__} cannot compute in {precision} on {kind}. Use fp32, or another device."
+        )
+
+
+@contextlib.contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Compute in the tensors' own precision, whatever `torch.autocast` the caller is in, here and on the CPU."""
+    with contextlib.ExitStack() as stack:
+        for kind in dict.fromkeys((device.type, "cpu")):
+            # Only where one is active: some versions of torch refuse any autocast on MPS, even one that is disabled.
+            if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield

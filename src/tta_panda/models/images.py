@@ -1,4 +1,4 @@
-"""Check a batch of images and bring it to a model's input size, as one tensor operation."""
+"""Check a batch of images, and bring it to a model's input size as one tensor operation."""
 
 from __future__ import annotations
 
@@ -11,6 +11,26 @@ from tta_panda.framing import Framing, Interpolation, as_framing, centre_offset
 
 _SLACK = 0.5
 """Resampling overshoots [0, 1] a little; more than this means another range (0-255, or normalised already)."""
+
+
+def prepare_images(images: Tensor, fit: int | Framing, device: torch.device) -> Tensor:
+    """What a model's `prepare` returns: checked images as float32 in [0, 1], (B, 3, size, size), on its device."""
+    check_images(images)
+    if images.dtype != torch.uint8:
+        images = images.float()  # before the move: MPS knows no float64
+    return fit_images(images.to(device), fit)
+
+
+def check_prepared(images: Tensor, size: int) -> None:
+    """Raise `InvalidInputError` unless these are images that `prepare` returned. Values are not looked at."""
+    shape = tuple(images.shape) if isinstance(images, Tensor) else ()
+    if len(shape) == 4 and shape[1:] == (3, size, size) and images.dtype == torch.float32:
+        return
+    given = f"{images.dtype} {shape}" if isinstance(images, Tensor) else type(images).__name__
+    raise InvalidInputError(
+        f"encode_image takes torch.float32 (B, 3, {size}, {size}), got {given}. Call model.prepare(images) first and "
+        "pass what it returns."
+    )
 
 
 def check_images(images: Tensor) -> None:
@@ -32,7 +52,7 @@ def check_images(images: Tensor) -> None:
         raise InvalidInputError(
             f"images must be uint8 or floats in [0, 1], got {images.dtype}; convert with images.to(torch.uint8)."
         )
-    low, high = (float(bound) for bound in images.aminmax())
+    low, high = torch.stack(images.aminmax()).tolist()
     if not (low > -float("inf") and high < float("inf")):  # also false for NaN
         broken = (~images.isfinite().flatten(1).all(dim=1)).nonzero().flatten().tolist()
         raise InvalidInputError(
@@ -48,10 +68,7 @@ def check_images(images: Tensor) -> None:
 def fit_images(images: Tensor, fit: int | Framing) -> Tensor:
     """Floats (B, 3, size, size), resized and cropped as the model's framing says; a number means CLIP's framing."""
     framing = as_framing(fit)
-    if images.dtype == torch.uint8:
-        images = images.float() / 255
-    elif images.dtype != torch.float32:
-        images = images.float()
+    images = images.float() / 255 if images.dtype == torch.uint8 else images.float()
     height, width = images.shape[-2:]
     new_width, new_height = framing.resized(width, height)
     if (new_width, new_height) != (width, height):
@@ -64,4 +81,8 @@ def fit_images(images: Tensor, fit: int | Framing) -> Tensor:
 
 
 def _resize(images: Tensor, shape: tuple[int, int], interpolation: Interpolation) -> Tensor:
-    return F.interpolate(images, shape, mode=interpolation, antialias=True, align_corners=False).clamp(0, 1)
+    try:
+        resized = F.interpolate(images, shape, mode=interpolation, antialias=True, align_corners=False)
+    except NotImplementedError:  # some versions of torch cannot do this on MPS
+        resized = F.interpolate(images.cpu(), shape, mode=interpolation, antialias=True, align_corners=False)
+    return resized.to(images.device).clamp(0, 1)

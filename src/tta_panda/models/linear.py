@@ -8,47 +8,40 @@ head, bias included, is applied to what is left: `W (f - beta n) + b`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
-import open_clip
 import torch
 from torch import Tensor, nn
 
-from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaError
+from tta_panda.errors import InvalidInputError, ModelLoadError
 from tta_panda.framing import Framing, Interpolation
 from tta_panda.models.adapter import ImageAdapter, square_side
 from tta_panda.models.base import Classifier
 from tta_panda.models.checkpoints import load_weights, read_state_dict
-from tta_panda.models.devices import Precision
+from tta_panda.models.devices import Precision, full_precision
+from tta_panda.models.loading import failures_explained
 from tta_panda.models.names import RANDOM, ModelName
 
 
 class LinearHeadModel(ImageAdapter):
     """A network with a linear head behind the `ImageModel` protocol.
 
-    Args:
-        network: as timm makes them: `forward_features`, `forward_head(..., pre_logits=True)` and `get_classifier()`.
-        name: what the model is called in messages and records.
-        framing: how pictures become the square that the network sees.
-        mean: of its training images, per channel.
-        std: the same, standard deviation.
-        precision: what the network computes in.
+    Networks are as timm makes them: with `forward_features`, `forward_head(..., pre_logits=True)`, `get_classifier()`.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        name: str,
-        framing: Framing,
-        mean: Sequence[float],
-        std: Sequence[float],
-        precision: Precision = "fp32",
-    ):
-        super().__init__(name, framing, mean, std, precision)
+    def __init__(self, network: nn.Module, name: str, precision: Precision = "fp32"):
+        import timm
+
+        data = timm.data.resolve_model_data_config(network)
+        super().__init__(name, _framing(data, name), data["mean"], data["std"], precision)
         self.network = network
-        self.to(next(network.parameters()).device).freeze()
+        self.to(next(network.parameters()).device).eval().requires_grad_(False)
         self._check_head()
+
+    @classmethod
+    def wrap(cls, network: nn.Module, _tokenizer: Any, _processor: Any, name: str, precision: Precision) -> Self:
+        """The model around a network that is in memory."""
+        return cls(network, name, precision)
 
     @property
     def image_encoder(self) -> nn.Module:
@@ -58,9 +51,9 @@ class LinearHeadModel(ImageAdapter):
     def head(self) -> nn.Linear:
         return cast(nn.Linear, self.network.get_classifier())  # type: ignore[operator]
 
-    def encode_image(self, images: Tensor) -> Tensor:
+    def encode_image(self, prepared: Tensor) -> Tensor:
         with self.autocast():
-            return self._features(self.pixels(images)).float()
+            return self._features(self.pixels(prepared)).float()
 
     def _features(self, pixels: Tensor) -> Tensor:
         network: Any = self.network
@@ -68,13 +61,14 @@ class LinearHeadModel(ImageAdapter):
 
     @torch.no_grad()
     def _check_head(self) -> None:
-        """That the head is one linear layer on the features, and nothing comes after it."""
+        """Raise unless the head is one linear layer on the features, and nothing comes after it."""
         pixels = torch.zeros(1, 3, self.image_size, self.image_size, device=self.device)
         if isinstance(self.head, nn.Linear):
-            features = self._features(pixels)
-            fits = features.shape[-1] == self.head.in_features
-            if fits and torch.allclose(self.head(features), self.network(pixels), rtol=1e-3, atol=1e-3):
-                return
+            with full_precision(self.device):
+                features, logits = self._features(pixels), self.network(pixels)
+                fits = features.shape[-1] == self.head.in_features
+                if fits and torch.allclose(self.head(features), logits, rtol=1e-3, atol=1e-3):
+                    return
         raise ModelLoadError(
             f"{self.name} does not end in one linear layer (found: {type(self.head).__name__}), whose rows could serve "
             "as class embeddings."
@@ -106,7 +100,7 @@ class LinearClassifier(Classifier):
                 f"{len(self.class_names)} classes, got {chosen[:10]}."
             )
         with torch.inference_mode(False), torch.no_grad():
-            self.text_features = head.weight[chosen].float().clone()  # (K, D)
+            self.class_embeddings = head.weight[chosen].float().clone()  # (K, D)
             self.bias = 0.0 if head.bias is None else head.bias[chosen].float().clone()  # (K,)
 
     def embed(self, raw: Tensor) -> Tensor:
@@ -115,6 +109,8 @@ class LinearClassifier(Classifier):
     def _rows(self, count: int) -> list[int]:
         if len(self.class_names) == count:
             return list(range(count))
+        import open_clip
+
         imagenet = open_clip.IMAGENET_CLASSNAMES
         if count == len(imagenet) and all(imagenet.count(name) == 1 for name in self.class_names):
             return [imagenet.index(name) for name in self.class_names]
@@ -136,42 +132,30 @@ def load_timm(name: ModelName, device: str = "cpu", precision: Precision = "fp32
         raise ModelLoadError(
             f"timm has no model {name.source!r}.{hint} They are listed by timm.list_models('*pattern*')."
         )
-    state = _state(name)
-    try:
+    if name.weights not in ("", RANDOM) and not name.file:
+        raise ModelLoadError(f"{label} names neither a file (with a suffix, as in weights.safetensors) nor {RANDOM}.")
+    state = read_state_dict(name.file) if name.file else None
+    advice = (
+        f" Where published weights cannot be fetched, name a file: timm:{name.source}:weights.safetensors, or {RANDOM} "
+        f"ones: timm:{name.source}:{RANDOM}"
+    )
+    with failures_explained(f"Cannot load {label}", advice):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)  # random weights are the same ones every time
             network = timm.create_model(name.source, pretrained=not name.weights)
         if state is not None:
             network.reset_classifier(_rows_of(network, state, label))
             load_weights(network, state, label)
-        data = timm.data.resolve_model_data_config(network)
-        framing = _framing(data, label)
-        return LinearHeadModel(network.to(device), label, framing, data["mean"], data["std"], precision)
-    except TtaPandaError:
-        raise
-    except Exception as error:  # timm, torch and the hub each have their own
-        first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ModelLoadError(
-            f"Cannot load {label}: {first_line} Where published weights cannot be fetched, name a file: "
-            f"timm:{name.source}:weights.safetensors, or {RANDOM} ones: timm:{name.source}:{RANDOM}"
-        ) from error
-
-
-def _state(name: ModelName) -> dict[str, Tensor] | None:
-    if name.weights in ("", RANDOM):
-        return None
-    file = Path(name.weights).expanduser()
-    if not file.is_file():
-        raise ModelLoadError(f"There is no checkpoint file {name.weights}.")
-    return read_state_dict(file)
+        return LinearHeadModel(network.to(device), label, precision)
 
 
 def _rows_of(network: Any, state: dict[str, Tensor], label: str) -> int:
     """How many classes a checkpoint was trained for."""
-    key = next((key for key, module in network.named_modules() if module is network.get_classifier()), "")
-    if f"{key}.weight" not in state:
-        raise ModelLoadError(f"The weights do not fit {label}. missing: {key}.weight, the head.")
-    return len(state[f"{key}.weight"])
+    head = next((key for key, module in network.named_modules() if module is network.get_classifier()), "")
+    key = f"{head}.weight"
+    if key not in state:
+        raise ModelLoadError(f"The weights do not fit {label}. missing: {key}, the head.")
+    return len(state[key])
 
 
 def _framing(data: dict[str, Any], label: str) -> Framing:

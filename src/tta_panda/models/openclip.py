@@ -1,19 +1,18 @@
-"""The models of the open_clip library behind the protocol of this one. `openclip_load` finds and loads them."""
+"""Models of the open_clip library behind the protocol of this one. `openclip_load` finds and loads them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeGuard, cast
+from typing import Any, Self, TypeGuard, cast
 
 import open_clip
 import torch
 from torch import Tensor, nn
 
-from tta_panda.errors import ModelLoadError
+from tta_panda.errors import InvalidInputError, ModelLoadError
 from tta_panda.framing import Framing, Interpolation
-from tta_panda.models.adapter import ImageAdapter, square_side
+from tta_panda.models.adapter import ImageAdapter, embeddings_replaced, first_embedding, square_side
 from tta_panda.models.devices import Precision
-from tta_panda.models.prompts import embeddings_replaced, first_embedding
 
 
 class OpenClipModel(ImageAdapter):
@@ -37,7 +36,17 @@ class OpenClipModel(ImageAdapter):
         super().__init__(name, framing, preprocessing["mean"], preprocessing["std"], precision, negative_patch_size)
         self.clip = clip
         self.tokenizer = tokenizer
-        self.to(next(clip.parameters()).device).freeze()
+        self.to(next(clip.parameters()).device).eval().requires_grad_(False)
+
+    @classmethod
+    def wrap(cls, clip: nn.Module, tokenizer: Any, _processor: Any, name: str, precision: Precision) -> Self:
+        """The model around a network that is in memory."""
+        if tokenizer is None:
+            raise InvalidInputError(
+                f"{name} needs its tokenizer: wrap_model(network, tokenizer=open_clip.get_tokenizer('ViT-B-32')), with "
+                "the architecture of the network."
+            )
+        return cls(clip, tokenizer, name, precision=precision)
 
     @property
     def image_encoder(self) -> nn.Module:
@@ -53,9 +62,9 @@ class OpenClipModel(ImageAdapter):
     def logit_scale(self) -> float:
         return float(cast(Tensor, self.clip.logit_scale).detach().exp())
 
-    def encode_image(self, images: Tensor) -> Tensor:
+    def encode_image(self, prepared: Tensor) -> Tensor:
         with self.autocast():  # CoCa normalises unless it is told not to
-            return cast(Tensor, self.clip.encode_image(self.pixels(images), normalize=False)).float()  # type: ignore[operator]
+            return cast(Tensor, self.clip.encode_image(self.pixels(prepared), normalize=False)).float()  # type: ignore[operator]
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         tokens = self.tokenize(texts)
@@ -70,22 +79,19 @@ class OpenClipModel(ImageAdapter):
         return cast(Tensor, self._token_embedding(tokens))
 
     def encode_embedded(self, embedded: Tensor, tokens: Tensor) -> Tensor:
-        with self.autocast():
-            return self._encode_embedded(embedded, tokens).float()
-
-    def _encode_embedded(self, embedded: Tensor, tokens: Tensor) -> Tensor:
         clip = self.clip
         if not _reads_up_to_the_end(clip):
-            with embeddings_replaced(self._token_embedding, embedded):
-                return cast(Tensor, clip.encode_text(tokens, normalize=False))  # type: ignore[operator]
+            with self.autocast(), embeddings_replaced(self._token_embedding, embedded):
+                return cast(Tensor, clip.encode_text(tokens, normalize=False)).float()  # type: ignore[operator]
         # open_clip's own encode_text, for texts that are shorter than the model's context.
         length = embedded.shape[1]
-        x = embedded.to(clip.transformer.get_cast_dtype())  # (N, L, W)
-        x = x + clip.positional_embedding[:length].to(x.dtype)
-        x = clip.ln_final(clip.transformer(x, attn_mask=clip.attn_mask[:length, :length]))
-        x = x[torch.arange(len(x), device=x.device), tokens.argmax(dim=1)]
-        projection = clip.text_projection
-        return cast(Tensor, projection(x) if isinstance(projection, nn.Linear) else x @ projection)
+        with self.autocast():
+            x = embedded.to(clip.transformer.get_cast_dtype())  # (N, L, W)
+            x = x + clip.positional_embedding[:length].to(x.dtype)
+            x = clip.ln_final(clip.transformer(x, attn_mask=clip.attn_mask[:length, :length]))
+            x = x[torch.arange(len(x), device=x.device), tokens.argmax(dim=1)]
+            projection = clip.text_projection
+            return cast(Tensor, projection(x) if isinstance(projection, nn.Linear) else x @ projection).float()
 
     @property
     def _token_embedding(self) -> nn.Module:
@@ -110,7 +116,7 @@ def _framing(preprocessing: dict[str, Any], name: str) -> Framing:
     if mode not in ("shortest", "squash") or interpolation not in ("bicubic", "bilinear"):
         raise ModelLoadError(
             f"{name} wants images resized by resize_mode={mode!r}, interpolation={interpolation!r}; supported are "
-            "shortest and squash, bicubic and bilinear. Resize the images before, and change its preprocess_cfg."
+            "shortest and squash, bicubic and bilinear. Change its preprocess_cfg, and resize the images before."
         )
     size = square_side(preprocessing["size"], name)
     return Framing(size, squash=mode == "squash", interpolation=cast(Interpolation, interpolation))

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from tta_panda.errors import ModelLoadError
+from tta_panda.errors import InvalidInputError, ModelLoadError
 from tta_panda.framing import Framing, Interpolation
-from tta_panda.models.adapter import ImageAdapter, square_side
+from tta_panda.models.adapter import ImageAdapter, embeddings_replaced, first_embedding, square_side
+from tta_panda.models.checkpoints import check_keys
 from tta_panda.models.devices import Precision
-from tta_panda.models.extras import require_transformers
+from tta_panda.models.loading import failures_explained, require_transformers, transformers_silenced
 from tta_panda.models.names import TRANSFORMERS_CONFIG, ModelName
-from tta_panda.models.prompts import embeddings_replaced, first_embedding
 
 _PILLOW_FILTERS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}
 
 
-class TextHabits(NamedTuple):
-    """How the texts of a kind of model are laid out."""
-
-    full_length: bool = False  # padded to the context's length, as in training
-    masks_padding: bool = False  # attention is not causal, so padding has to be masked
-
-
-KINDS = {
-    "clip": TextHabits(),
-    "siglip": TextHabits(full_length=True),
-    "siglip2": TextHabits(full_length=True),
-    "chinese_clip": TextHabits(masks_padding=True),
-}
+KINDS = ("clip", "siglip", "siglip2", "chinese_clip")
 """Supported values of `model_type` in a configuration."""
+
+_PADDED_TO_CONTEXT = ("siglip", "siglip2")  # short texts are, as in training
+_MASKED = ("chinese_clip",)  # attention is not causal, so it must not see the padding
 
 
 class TransformersModel(ImageAdapter):
@@ -51,7 +38,19 @@ class TransformersModel(ImageAdapter):
         self.network: Any = network
         self.tokenizer = tokenizer
         self.kind: str = network.config.model_type
-        self.to(network.device).freeze()
+        self.to(network.device).eval().requires_grad_(False)
+
+    @classmethod
+    def wrap(cls, network: Any, tokenizer: Any, processor: Any, name: str, precision: Precision) -> Self:
+        """The model around a network that is in memory."""
+        _check_kind(network.config.model_type, name)
+        tokenizer = tokenizer or getattr(processor, "tokenizer", None)
+        if tokenizer is None or processor is None:
+            raise InvalidInputError(
+                f"{name} needs its tokenizer and image processor: wrap_model(network, "
+                "processor=transformers.AutoProcessor.from_pretrained(...)) with the name or directory of the network."
+            )
+        return cls(network, tokenizer, getattr(processor, "image_processor", processor), name, precision)
 
     @property
     def image_encoder(self) -> nn.Module:
@@ -65,8 +64,8 @@ class TransformersModel(ImageAdapter):
     def logit_scale(self) -> float:
         return float(cast(Tensor, self.network.logit_scale).exp())
 
-    def encode_image(self, images: Tensor) -> Tensor:
-        pixels = self.pixels(images)
+    def encode_image(self, prepared: Tensor) -> Tensor:
+        pixels = self.pixels(prepared)
         with self.autocast():
             inputs = self._patches(pixels) if self.kind == "siglip2" else {"pixel_values": pixels}
             return _embedding(self.network.get_image_features(**inputs))
@@ -77,11 +76,10 @@ class TransformersModel(ImageAdapter):
         grid = self.image_size // side
         cells = pixels.unflatten(3, (grid, side)).unflatten(2, (grid, side))  # (B, 3, rows, p, columns, p)
         patches = cells.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
-        batch = len(pixels)
         return {
             "pixel_values": patches,
-            "pixel_attention_mask": torch.ones(batch, grid * grid, dtype=torch.long, device=self.device),
-            "spatial_shapes": torch.full((batch, 2), grid, dtype=torch.long, device=self.device),
+            "pixel_attention_mask": patches.new_ones(patches.shape[:2], dtype=torch.long),
+            "spatial_shapes": patches.new_full((len(patches), 2), grid, dtype=torch.long),
         }
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
@@ -89,7 +87,7 @@ class TransformersModel(ImageAdapter):
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
         length = self.network.config.text_config.max_position_embeddings
-        padding = "max_length" if KINDS[self.kind].full_length else "longest"
+        padding = "max_length" if self.kind in _PADDED_TO_CONTEXT else "longest"
         batch = self.tokenizer(list(texts), padding=padding, truncation=True, max_length=length, return_tensors="pt")
         return cast(Tensor, batch["input_ids"].to(self.device))
 
@@ -101,7 +99,7 @@ class TransformersModel(ImageAdapter):
             return self._encode_tokens(tokens)
 
     def _encode_tokens(self, tokens: Tensor) -> Tensor:
-        mask = tokens != self.tokenizer.pad_token_id if KINDS[self.kind].masks_padding else None
+        mask = tokens != self.tokenizer.pad_token_id if self.kind in _MASKED else None
         with self.autocast():
             return _embedding(self.network.get_text_features(input_ids=tokens, attention_mask=mask))
 
@@ -127,10 +125,8 @@ def _sides(size: Any) -> list[int]:
     """Height and width, or the shorter side alone."""
     if size is None:
         return []
-    sizes: Mapping[str, int] = dict(size)
-    if sizes.get("shortest_edge"):
-        return [sizes["shortest_edge"]]
-    return [sizes["height"], sizes["width"]]
+    sizes = dict(size)
+    return [sizes["shortest_edge"]] if sizes.get("shortest_edge") else [sizes["height"], sizes["width"]]
 
 
 def load_transformers(name: ModelName, device: str = "cpu", precision: Precision = "fp32") -> TransformersModel:
@@ -138,59 +134,30 @@ def load_transformers(name: ModelName, device: str = "cpu", precision: Precision
     require_transformers("Models of the transformers library")
     import transformers
 
-    source = str(Path(name.source).expanduser()) if name.directory else name.source
-    label = str(name)
-    with _explained(label), _quiet():
-        config = transformers.AutoConfig.from_pretrained(source)
-        if config.model_type not in KINDS:
-            raise ModelLoadError(
-                f"{label} is a model of type {config.model_type!r}; supported are {', '.join(KINDS)}. Others can be "
-                "wrapped in a few lines, see docs/models.md."
-            )
+    source, label = str(name.directory or name.source), str(name)
+    advice = (
+        f" A directory needs {TRANSFORMERS_CONFIG}, model.safetensors, the files of the tokenizer and "
+        "preprocessor_config.json, as save_pretrained writes them."
+    )
+    # Said explicitly: otherwise transformers asks on the terminal whether it may run code that a directory brings.
+    safe = {"trust_remote_code": False}
+    with failures_explained(f"Cannot load {label}", advice), transformers_silenced():
+        _check_kind(transformers.AutoConfig.from_pretrained(source, **safe).model_type, label)
         network, report = transformers.AutoModel.from_pretrained(
-            source, weights_only=True, output_loading_info=True, dtype=torch.float32
+            source, weights_only=True, output_loading_info=True, dtype=torch.float32, **safe
         )
-        _check_keys(report, label)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-        processor = transformers.AutoImageProcessor.from_pretrained(source)
+        # transformers makes up missing weights and drops unknown ones with a line in a log; here both are errors.
+        kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
+        missing, unknown, misshapen = (sorted(map(str, report.get(kind, ()))) for kind in kinds)
+        check_keys(label, missing=missing, unknown=unknown, misshapen=misshapen)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **safe)
+        processor = transformers.AutoImageProcessor.from_pretrained(source, **safe)
         return TransformersModel(network.to(device), tokenizer, processor, label, precision)
 
 
-def _check_keys(report: Mapping[str, Any], label: str) -> None:
-    """transformers makes up missing weights and drops unknown ones with a line in a log; here both are errors."""
-    names = {"missing_keys": "missing", "unexpected_keys": "not known to it", "mismatched_keys": "of another shape"}
-    found = {text: sorted(map(str, report.get(kind, ()))) for kind, text in names.items()}
-    problems = "; ".join(f"{text}: {', '.join(keys[:12])}" for text, keys in found.items() if keys)
-    if problems:
-        raise ModelLoadError(f"The weights do not fit {label}. {problems}.")
-
-
-@contextlib.contextmanager
-def _explained(label: str) -> Iterator[None]:
-    try:
-        yield
-    except ModelLoadError:
-        raise
-    except Exception as error:  # transformers, the hub, safetensors and torch each have their own
-        first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+def _check_kind(kind: str, label: str) -> None:
+    if kind not in KINDS:
         raise ModelLoadError(
-            f"Cannot load {label}: {first_line} A directory needs {TRANSFORMERS_CONFIG}, model.safetensors, the files "
-            "of the tokenizer and preprocessor_config.json, as save_pretrained writes them."
-        ) from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Loading reports and bars are transformers' own; what matters of them is raised here."""
-    from transformers.utils import logging as their_logging
-
-    level, bars = their_logging.get_verbosity(), their_logging.is_progress_bar_enabled()
-    their_logging.set_verbosity(logging.CRITICAL)
-    their_logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        their_logging.set_verbosity(level)
-        if bars:
-            their_logging.enable_progress_bar()
+            f"{label} is a model of type {kind!r}; supported are {', '.join(KINDS)}. Others can be wrapped in a few "
+            "lines, see docs/models.md."
+        )
