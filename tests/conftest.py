@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import open_clip
@@ -20,6 +21,17 @@ TINY = {
     "vision_cfg": {"image_size": 32, "patch_size": 8, "width": 32, "head_width": 16, "layers": 2},
     "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2},
 }
+
+_VIEWS = {"views": 8, "keep": 0.5}
+TINY_OPTIONS = {
+    "eta": {"margin": 1.0, "d_margin": 1.0},
+    "sar": {"margin": 1.0, "skip_last_blocks": 0},
+    "deyo": {"filter_margin": 2.0, "plpd_threshold": 0.0},
+    "tpt": _VIEWS,
+    "tps": _VIEWS,
+    "zero": _VIEWS,
+}
+"""What suits the tiny model: it has two blocks, and is so unsure that filters would let nothing pass."""
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -47,7 +59,13 @@ def make_tiny(seed: int = 0) -> OpenClipModel:
     open_clip.set_model_preprocess_cfg(
         clip, {"size": 32, "mean": open_clip.OPENAI_DATASET_MEAN, "std": open_clip.OPENAI_DATASET_STD}
     )
-    return OpenClipModel(clip, open_clip.SimpleTokenizer(context_length=77), "tiny", negative_patch_size=8)
+    return OpenClipModel(clip, _tokenizer(), "tiny", negative_patch_size=8)
+
+
+@functools.cache
+def _tokenizer() -> open_clip.SimpleTokenizer:
+    """It takes longer to make than the model."""
+    return open_clip.SimpleTokenizer(context_length=77)
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tta_panda import Panda
-from tta_panda.methods import METHODS
+from tta_panda.methods import create_method, list_methods
 
 GOLDEN = {
     "clip": [13.1232, 8.9804, 2.1279, 3.2181, 0.3256],
@@ -49,13 +48,12 @@ OPTIONS = {
 
 @pytest.mark.parametrize("name", list(GOLDEN))
 def test_logits_do_not_drift(name, mini_classifier, pictures):
-    base, _, panda = name.partition("+")
-    debias = Panda(beta=0.5) if panda else None
-    method = METHODS.get(base)(mini_classifier, debias=debias, **OPTIONS.get(base, {}))
+    settings = OPTIONS.get(name.removesuffix("+panda"), {}) | ({"beta": 0.5} if name.endswith("+panda") else {})
+    method = create_method(name, mini_classifier, preset="mini", **settings)
     method.adapt(pictures[:6])
     logits = method.adapt(pictures[6:])
     torch.testing.assert_close(logits[0, :5], torch.tensor(GOLDEN[name]), atol=5e-3, rtol=0)
 
 
 def test_every_method_has_golden_values():
-    assert set(GOLDEN) == {variant for name in METHODS for variant in (name, f"{name}+panda")}
+    assert set(GOLDEN) == set(list_methods())

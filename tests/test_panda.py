@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
+from tta_panda import CLIP
 from tta_panda.errors import InvalidInputError
-from tta_panda.panda import Batch, Debiaser, Encoded, Panda, split_encoded, theorem
+from tta_panda.methods.batch import Encoded
+from tta_panda.methods.features import Features
+from tta_panda.panda import Negatives, Panda, theorem
 from tta_panda.panda.beta import AutoBeta
 
 
@@ -16,39 +21,81 @@ def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return values / np.linalg.norm(values, axis=-1, keepdims=True)
 
 
-def test_offset_is_the_mean_of_unit_negatives_and_is_not_normalised():
+def split(classifier, raw, panda: Panda, count: int, assignment=None):
+    """Embeddings and offset of features, the last `count` of which are of negatives."""
+    features = Features(classifier, panda, seed=0)
+    return features.with_beta(features.split(raw, Negatives(torch.zeros(count, 3, 4, 4), assignment)))
+
+
+def test_offset_is_the_mean_of_unit_negatives_and_is_not_normalised(tiny_classifier):
     rng = np.random.default_rng(0)
-    raw = rng.normal(size=(12, 6)) * rng.uniform(0.1, 10, size=(12, 1))
-    batch = Batch(torch.zeros(10, 3, 4, 4), torch.zeros(2, 3, 4, 4), number=1)
-    encoded = split_encoded(torch.from_numpy(raw).float(), batch)
+    raw = rng.normal(size=(12, 16)) * rng.uniform(0.1, 10, size=(12, 1))
+    encoded = split(tiny_classifier, torch.from_numpy(raw).float(), Panda(beta=0.7), 2)
     normalised = raw / np.linalg.norm(raw, axis=1, keepdims=True)
     np.testing.assert_allclose(encoded.features, normalised[:10], atol=1e-6)
     np.testing.assert_allclose(encoded.offset, normalised[10:].mean(0, keepdims=True), atol=1e-6)
-    debiased = Debiaser(Panda(beta=0.7), 4, 0).debias(encoded, torch.rand(3, 6), 100.0)
-    np.testing.assert_allclose(debiased, normalised[:10] - 0.7 * normalised[10:].mean(0), atol=1e-6)
+    np.testing.assert_allclose(encoded.debiased, normalised[:10] - 0.7 * normalised[10:].mean(0), atol=1e-6)
 
 
-def test_an_assigned_negative_is_subtracted_from_its_image_only():
-    raw = torch.eye(6)
-    batch = Batch(torch.zeros(4, 3, 4, 4), torch.zeros(2, 3, 4, 4), torch.tensor([1, 0, 0, 1]), 1)
-    debiased = Debiaser(Panda(beta=1.0, average=False), 4, 0).debias(split_encoded(raw, batch), torch.rand(3, 6), 1.0)
-    expected = torch.eye(6)[:4]
+def test_an_assigned_negative_is_subtracted_from_its_image_only(tiny_classifier):
+    encoded = split(tiny_classifier, torch.eye(16)[:6], Panda(beta=1.0, average=False), 2, torch.tensor([1, 0, 0, 1]))
+    expected = torch.eye(16)[:4]
     expected[[1, 2], 4] = -1
     expected[[0, 3], 5] = -1
-    assert torch.equal(debiased, expected)
+    assert torch.equal(encoded.debiased, expected)
 
 
-def test_detached_offset_sends_no_gradient_to_negatives():
+def test_detached_offset_sends_no_gradient_to_negatives(tiny_classifier):
     for detach in (False, True):
-        raw = torch.randn(5, 4, requires_grad=True)
-        batch = Batch(torch.zeros(4, 3, 4, 4), torch.zeros(1, 3, 4, 4), number=1)
-        panda = Debiaser(Panda(beta=0.5, detach_offset=detach), 4, 0)
-        panda.debias(split_encoded(raw, batch), torch.rand(3, 4), 1.0).sum().backward()
+        raw = torch.randn(5, 16, requires_grad=True)
+        split(tiny_classifier, raw, Panda(beta=0.5, detach_offset=detach), 1).debiased.sum().backward()
         assert (raw.grad[4].abs().sum() == 0) == detach
 
 
+@pytest.mark.parametrize("sampler", ["pool", "same_cell", "within_image"])
+def test_a_single_image_of_a_single_patch_has_no_offset(sampler, tiny_classifier, images):
+    """Its only negative would be itself, and subtracting that would only shrink its logits."""
+    plain = CLIP(tiny_classifier)
+    for beta in (0.5, "auto"):
+        method = CLIP(tiny_classifier, debias=Panda(beta=beta, patch_size=32, sampler=sampler))
+        assert torch.equal(method.adapt(images[:1]), plain.adapt(images[:1]))
+        assert method.passes.images == 1
+    several = CLIP(tiny_classifier, debias=Panda(beta=0.5, patch_size=32, sampler=sampler)).adapt(images[:4])
+    assert torch.equal(several, plain.adapt(images[:4])) == (sampler == "within_image")
+
+
+def test_panda_shows_what_is_not_default():
+    assert repr(Panda()) == "Panda(beta='auto')"
+    assert repr(Panda(0.4, sampler="pool", average=False)) == "Panda(beta=0.4, sampler='pool', average=False)"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"beta": -0.1},
+        {"beta": "best"},
+        {"beta": np.nan},
+        {"beta": True},
+        {"ratio": 0},
+        {"ratio": 1.5},
+        {"ratio": True},
+        {"patch_size": 0},
+        {"patch_size": 8.0},
+        {"average": 1},
+    ],
+    ids=str,
+)
+def test_panda_refuses_what_it_cannot_use(wrong):
+    [(name, value)] = wrong.items()
+    with pytest.raises(InvalidInputError, match=f"{name} must be .* got {value!r}|{name} must be .* got {value}"):
+        Panda(**wrong)
+
+
 def reference_auto_beta(stream, scale):
-    """Mutual information on a grid, times the positive part of the correlation; numpy, whole stream at once."""
+    """Mutual information on a grid, the smallest beta of equals, times the positive part of the correlation.
+
+    In double precision, the whole stream at once.
+    """
     chosen = []
     for upto in range(1, len(stream) + 1):
         plain = np.concatenate([similarities for similarities, _ in stream[:upto]])
@@ -61,7 +108,8 @@ def reference_auto_beta(stream, scale):
             mean = p.mean(0)
             information.append(-(mean * np.log(mean)).sum() + (p * np.log(p)).sum(1).mean())
         correlation = np.corrcoef(plain.mean(0), bias.mean(0))[0, 1]
-        chosen.append(np.linspace(0, 1, 21)[np.argmax(information)] * max(0, correlation))
+        equals = np.flatnonzero(information >= max(information) - 1e-5)
+        chosen.append(np.linspace(0, 1, 21)[equals[0]] * max(0, correlation))
     return chosen
 
 
@@ -91,21 +139,38 @@ def test_auto_beta_leaves_a_bias_alone_that_negatives_do_not_share():
     assert chosen == 0.0
 
 
-def test_one_beta_per_batch_however_many_passes():
-    panda = Debiaser(Panda(), 4, 0)
-    first = Encoded(torch.eye(3), torch.full((1, 3), 0.4), number=1)
-    text = torch.eye(3)
-    panda.debias(first, text, 10.0)
-    seen = float(panda.rule.images)
-    panda.debias(first, text, 10.0)
-    assert float(panda.rule.images) == seen
-    panda.debias(first._replace(number=2), text, 10.0)
-    assert float(panda.rule.images) == seen + 3
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+def test_where_beta_makes_no_difference_auto_beta_subtracts_nothing(classes):
+    """A single image has no mutual information with its prediction, whatever beta: what is left is rounding."""
+    rng = np.random.default_rng(classes)
+    for scale in (1.0, 20.0, 100.0):
+        similarities = torch.from_numpy(rng.normal(0.2, 0.05, size=(1, classes)))
+        assert AutoBeta().choose(similarities, similarities + 0.01, scale) == 0.0
 
 
-def test_a_batch_without_negatives_cannot_be_debiased():
+def test_auto_beta_gives_the_same_for_one_offset_and_for_equal_ones():
+    rng = np.random.default_rng(5)
+    plain, bias = (torch.from_numpy(rng.normal(0.2, 0.05, size=size)) for size in ((300, 700), (1, 700)))
+    assert AutoBeta().choose(plain + bias, bias, 30.0) == AutoBeta().choose(plain + bias, bias.expand(300, -1), 30.0)
+
+
+def test_one_beta_per_batch_however_many_passes(tiny_classifier, images):
+    features = Features(tiny_classifier, Panda(), seed=0)
+    batch = features.prepare(images[:10])
+    first = features.encode(batch)
+    fresh = dataclasses.replace(batch, negatives=None)
+    again, part = features.encode(fresh), features.encode(batch.select(torch.tensor([1, 4])))
+    assert first.beta == again.beta == part.beta == batch.beta
+    assert not torch.equal(first.offset, again.offset)
+    torch.testing.assert_close(part.debiased, first.debiased[[1, 4]])
+    assert features.debiaser.rule.images == 10
+    features.encode(features.prepare(images[10:15]))
+    assert features.debiaser.rule.images == 15
+
+
+def test_a_batch_without_negatives_cannot_be_debiased(tiny_classifier):
     with pytest.raises(InvalidInputError, match="without negatives"):
-        Debiaser(Panda(beta=0.5), 4, 0).debias(Encoded(torch.eye(3)), torch.eye(3), 1.0)
+        CLIP(tiny_classifier, debias=Panda(beta=0.5)).adapt_encoded(Encoded(torch.eye(16)))
 
 
 @pytest.mark.parametrize("noise", [0.3, 1.0, 3.0])

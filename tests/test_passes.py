@@ -6,19 +6,19 @@ from collections import Counter
 
 import pytest
 import torch
-from conftest import make_tiny
+from conftest import TINY_OPTIONS, make_tiny
 
 from tta_panda import CLIP, DMN, SAR, TPS, TPT, DeYO, Panda, Tent, Zero, ZeroShotClassifier
 from tta_panda.data import load_data
 from tta_panda.data.stream import Stream
-from tta_panda.evaluation.loop import evaluate
-from tta_panda.methods import METHODS
+from tta_panda.evaluation.loop import run_stream
+from tta_panda.methods import create_method, list_methods
 from tta_panda.methods.passes import EncoderPasses
 
 B, M, K, V = 20, 2, 4, 8
 
 VIEWS = {"views": V, "keep": 0.25}
-OPTIONS = {"eta": {"margin": 1.0}, "sar": {"margin": 1.0}, "tpt": VIEWS, "zero": VIEWS, "tps": VIEWS}
+OPTIONS = TINY_OPTIONS | {"tpt": VIEWS, "zero": VIEWS, "tps": VIEWS}
 
 # Of one batch with everything kept: images, images with gradient, texts, texts with gradient.
 EXPECTED = {
@@ -63,12 +63,12 @@ def encoded(monkeypatch) -> Counter:
 
 
 def make(name: str, classifier: ZeroShotClassifier):
-    base, _, panda = name.partition("+")
-    return METHODS.get(base)(classifier, debias=Panda(beta=0.5) if panda else None, **OPTIONS.get(base, {}))
+    settings = OPTIONS.get(name.removesuffix("+panda"), {}) | ({"beta": 0.5} if name.endswith("+panda") else {})
+    return create_method(name, classifier, **settings)
 
 
 def test_every_method_is_pinned():
-    assert set(EXPECTED) == {variant for name in METHODS for variant in (name, f"{name}+panda")}
+    assert set(EXPECTED) == set(list_methods())
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -90,7 +90,7 @@ def test_tent_with_panda_is_one_forward_and_one_backward(tiny_classifier, images
 
 
 def test_the_second_pass_of_sar_is_of_kept_images_and_negatives(tiny_classifier, images, encoded):
-    method = SAR(tiny_classifier, margin=0.985, debias=Panda(beta=0.6))
+    method = SAR(tiny_classifier, margin=0.985, skip_last_blocks=0, debias=Panda(beta=0.6))
     logits = method.adapt(images[:B])
     margin = 0.985 * torch.tensor(4.0).log()
     kept = int((torch.distributions.Categorical(logits=logits).entropy() < margin).sum())
@@ -122,8 +122,8 @@ def test_shared_passes_are_counted_as_if_alone(mini_classifier):
         DMN(mini_classifier, debias=debias),
         *(make_of(mini_classifier, debias=debias, **VIEWS) for make_of in (Zero, TPS, TPT)),
     ]
-    together = [evaluation.passes for evaluation in evaluate(methods, stream)]
-    alone = [evaluate([method], stream)[0].passes for method in methods]
+    together = [evaluation.passes for evaluation in run_stream(methods, stream)]
+    alone = [run_stream([method], stream)[0].passes for method in methods]
     assert together == alone
     assert together[0] == EncoderPasses(2, 20, 0, 0, 0)
     assert together[1] == EncoderPasses(2, 22, 0, 0, 0)

@@ -2,32 +2,52 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from tta_panda import ZeroShotClassifier
 from tta_panda.errors import UnknownNameError
-from tta_panda.evaluation.plan import plan_runs
-from tta_panda.evaluation.presets import PRESETS, get_preset
-from tta_panda.methods import METHODS, MethodName
-from tta_panda.methods.options import build_method, default_options
+from tta_panda.methods import METHODS, MethodName, parse_method
+from tta_panda.methods.options import build_method, default_options, resolve_options
+from tta_panda.methods.presets import PRESETS, get_preset
 
 EVERY = [MethodName(name, panda) for name in METHODS for panda in (False, True)]
 
 
-def options(name: str, preset: str | None = None, **more) -> dict:
+def options(name: str, preset: str | None = None, protocol: str = "paper", **settings) -> dict:
     """What a run of a method would use."""
     chosen = get_preset(preset) if preset else None
-    return plan_runs([name], model="mini", data="glyphs-c", corruptions=["fog"], preset=chosen, **more)[0].options
+    return resolve_options(parse_method(name), settings, preset=chosen, protocol=protocol)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("name", EVERY, ids=str)
-def test_every_preset_names_existing_options_and_builds(preset, name, tiny_classifier):
-    assert set(get_preset(preset).options(name)) <= set(default_options(name))
-    used = options(str(name), preset) | ({"patch_size": 8} if name.panda else {})  # the tiny model has small images
-    build_method(name, tiny_classifier, used, seed=0)
+def test_every_preset_pins_every_option_and_builds(preset, name, tiny_classifier):
+    decided_elsewhere = {"protocol", "sampler", "predict", "prompts_per_pass"}
+    assert set(get_preset(preset).options(name)) == set(default_options(name)) - decided_elsewhere
+    patch_size = {"patch_size": 8} if name.panda else {}  # the tiny model has small images
+    build_method(name, tiny_classifier, options(str(name), preset, **patch_size), seed=0)
+
+
+MINI = {
+    "clip": {},
+    "tent": {"lr": 1e-3, "predict": None},
+    "eta": {"lr": 1e-3, "margin": 0.5, "d_margin": 1.0},
+    "sar": {"lr": 1e-3, "rho": 0.05, "margin": 0.4, "reset_constant": 0.2, "optimizer": "adam"},
+    "deyo": {"lr": 1e-3, "filter_margin": 2.0, "weight_margin": 0.4, "plpd_threshold": 0.0, "grid": 4},
+    "tpt": {"lr": 1e-3, "steps": 1, "views": 10, "keep": 0.3, "augmentation": "augmix", "context": "a photo of a"},
+    "dmn": {"slots": 50, "alpha": 0.3, "sharpness": 5.5},
+    "zero": {"views": 10, "keep": 0.3, "augmentation": "augmix", "temperature": 0.0},
+    "tps": {"lr": 1e-3, "steps": 1, "views": 10, "keep": 0.3, "augmentation": "augmix"},
+    "bat": {"lr": 1e-3, "weight_decay": 0.01},
+}
+
+
+@pytest.mark.parametrize("name", MINI)
+def test_the_values_of_the_embedded_model(name):
+    used = options(name, "mini")
+    assert {key: used[key] for key in MINI[name]} == MINI[name]
+    assert used.get("skip_last_blocks", 0) == 0
+    panda = options(f"{name}+panda", "mini")
+    assert (panda["beta"], panda["patch_size"], panda["ratio"], panda["sampler"]) == ("auto", None, 0.1, "pool")
 
 
 @pytest.mark.parametrize(
@@ -54,11 +74,16 @@ def test_the_papers_values(preset, name, expected):
 
 
 def test_settings_go_before_presets_and_these_before_protocols():
-    assert options("tent+panda", "cifar10-c", settings={"beta": "auto"})["beta"] == "auto"
-    assert options("tent+panda", "cifar10-c", settings={"beta": "auto"})["lr"] == 2e-4
+    assert options("tent+panda", "cifar10-c", beta="auto")["beta"] == "auto"
+    assert options("tent+panda", "cifar10-c", beta="auto")["lr"] == 2e-4
     assert options("tent+panda", protocol="reference")["sampler"] == "same_cell"
-    assert options("tent+panda", protocol="reference", settings={"sampler": "pool"})["sampler"] == "pool"
-    assert options("tent", protocol="reference") == {"lr": 1e-3, "predict": None, "protocol": "reference"}
+    assert options("tent+panda", protocol="reference", sampler="pool")["sampler"] == "pool"
+    assert options("tent", protocol="reference") == {
+        "lr": 1e-3,
+        "predict": None,
+        "skip_last_blocks": 0,
+        "protocol": "reference",
+    }
 
 
 def test_unknown_presets_and_protocols_get_a_suggestion():
@@ -68,30 +93,15 @@ def test_unknown_presets_and_protocols_get_a_suggestion():
         options("tent", protocol="refrence")
 
 
-def test_the_reference_protocol_uses_the_authors_negatives():
-    used = options("clip+panda", "cifar10-c", protocol="reference")
-    assert used["protocol"] == "reference"
-    assert used["sampler"] == "same_cell"
-
-
-def test_a_preset_brings_model_and_data(monkeypatch, tmp_path):
-    from tta_panda.cli.runs import RunRequest
+def test_a_preset_brings_model_and_data():
+    from tta_panda.cli.runs import RunOptions
 
     def planned(**more):
-        return RunRequest(preset="cifar10-c", corruption="fog", **more).configs(["tent"])[0]
+        [config], _ = RunOptions(corruption="fog", **more).plan(["tent"])
+        return config.stream.model, config.stream.data, config.method.options["lr"]
 
-    monkeypatch.setattr("tta_panda.evaluation.plan.data_fingerprint", lambda *_: None)
-    assert (planned().model, planned().data) == ("ViT-B-32-quickgelu:openai", "cifar10-c")
-    assert planned(pretrained="random").model == "ViT-B-32-quickgelu:random"
-    assert planned(model="RN50", pretrained="openai").model == "RN50:openai"
-    assert planned(model="mini", data="glyphs-c").data == "glyphs-c"
-    assert planned(model="mini", data="glyphs-c").options["lr"] == 2e-4
-
-
-def test_views_and_templates_of_a_classifier_with_many_prompts(tiny):
-    """More prompts than one pass takes give the same features."""
-    names = [f"name {i}" for i in range(300)]
-    together = ZeroShotClassifier(tiny, names).text_features
-    assert json.dumps(together.shape) == "[300, 16]"
-    few = ZeroShotClassifier(tiny, names[:2] + names[-2:]).text_features
-    assert (together[[0, 1, -2, -1]] - few).abs().max() < 1e-5
+    assert planned(preset="cifar10-c") == ("ViT-B-32-quickgelu:openai", "cifar10-c", 2e-4)
+    assert planned(preset="cifar10-c", model="mini", data="glyphs-c") == ("mini", "glyphs-c", 2e-4)
+    assert planned() == ("mini", "glyphs-c", 1e-3)
+    assert planned(model="ViT-B-32:random") == ("ViT-B-32:random", "glyphs-c", 1e-3)
+    assert planned(model="ViT-B-32:openai")[0] == "ViT-B-32-quickgelu:openai"  # OpenAI's weights have QuickGELU

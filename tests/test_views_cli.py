@@ -29,11 +29,11 @@ def run(*arguments: object) -> str:
 
 def test_a_sheet_begins_with_the_picture(tmp_path: Path) -> None:
     image, sheet = write_image(tmp_path / "in.png", 32, 32), tmp_path / "sheet.png"
-    assert str(sheet) in run(image, "--to", sheet, "--views", 5, "--size", 32)
+    assert str(sheet) in run(image, "--output", sheet, "--views", 5, "--size", 32)
     drawn = np.asarray(Image.open(sheet))
     assert drawn.shape == (2 * 36 - 4, 3 * 36 - 4, 3)  # five tiles in three columns
     assert np.array_equal(drawn[:32, :32], random_images(1, 32, 32)[0])
-    document = json.loads(run(image, "--to", tmp_path / "again.png", "--views", 5, "--size", 32, "--json"))
+    document = json.loads(run(image, "--output", tmp_path / "again.png", "--views", 5, "--size", 32, "--json"))
     assert document["rows"][0]["views"] == 5
     assert (tmp_path / "again.png").read_bytes() == sheet.read_bytes()
 
@@ -42,7 +42,7 @@ def test_the_benchmark_compares_equal_views(monkeypatch: pytest.MonkeyPatch) -> 
     document = json.loads(run("--benchmark", "--views", 4, "--size", 24, "--json"))
     assert [row["way"] for row in document["rows"]] == ["batched", "Pillow"]
     assert document["ratio"] > 0 and document["share of values that differ"] < 1e-3
-    text = run("--benchmark", "--views", 3, "--size", 16, "--kind", "crops")
+    text = run("--benchmark", "--views", 3, "--size", 16, "--augmentation", "crops")
     assert "times as fast" in text and "views per second" in text
     with pytest.raises(InvalidInputError, match="Nothing to measure"):
         speed.measure_speed(views=1)
@@ -50,20 +50,20 @@ def test_the_benchmark_compares_equal_views(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_bad_requests_say_what_is_wrong(tmp_path: Path) -> None:
     image = write_image(tmp_path / "in.png")
-    with pytest.raises(InvalidInputError, match="tta-panda views IMAGE --to"):
+    with pytest.raises(InvalidInputError, match="tta-panda views IMAGE --output"):
         run(image)
     with pytest.raises(InvalidInputError, match="own images"):
         run(image, "--benchmark")
     with pytest.raises(InvalidInputError, match="--size"):
-        run(image, "--to", tmp_path / "out.png", "--size", 0)
+        run(image, "--output", tmp_path / "out.png", "--size", 0)
     with pytest.raises(InvalidInputError, match="views"):
-        run(image, "--to", tmp_path / "out.png", "--views", 0)
+        run(image, "--output", tmp_path / "out.png", "--views", 0)
     with pytest.raises(UnknownNameError, match="augmix"):
-        run(image, "--to", tmp_path / "out.png", "--kind", "augmx")
+        run(image, "--output", tmp_path / "out.png", "--augmentation", "augmx")
     with pytest.raises(DataError, match="no image"):
-        run(tmp_path / "absent.png", "--to", tmp_path / "out.png")
+        run(tmp_path / "absent.png", "--output", tmp_path / "out.png")
     (tmp_path / "broken.png").write_text("no picture")
     with pytest.raises(DataError, match="Cannot read"):
-        run(tmp_path / "broken.png", "--to", tmp_path / "out.png")
+        run(tmp_path / "broken.png", "--output", tmp_path / "out.png")
     with pytest.raises(DataError, match=r"\.png"):
-        run(image, "--to", tmp_path / "out.nonsense")
+        run(image, "--output", tmp_path / "out.nonsense")

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 def in_chunks(work: Callable[[slice], Tensor], count: int, size: int) -> Tensor:
     """`work(slice(0, count))`, made of pieces of at most `size` rows.
 
-    Where gradients are recorded, the pieces are worked out again in the backward pass, one at a time: memory stays that
-    of one piece, and the gradients are the same.
+    Where gradients are recorded, the pieces are recomputed in the backward pass, one at a time: it needs the memory of
+    one piece, and the gradients are the same.
     """
     pieces = [slice(start, min(start + size, count)) for start in range(0, count, size)]
     if len(pieces) == 1:

@@ -10,8 +10,8 @@
     ├── StoreError          results cannot be written or read back
     └── NumericalError      a computation gave NaN or infinity                               (also an ArithmeticError)
 
-A message names the value that came in, the values that would do, and how to go on. The command line prints it without
-a traceback. What is worth knowing but stops nothing is a `TtaPandaWarning`.
+A message says what was given, what is expected, and what to do. The command line prints it without a traceback. A
+`TtaPandaWarning` tells users something that they should know, and stops nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class UnknownNameError(TtaPandaError, LookupError):
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else f"Known: {', '.join(known)}."
         super().__init__(f"Unknown {kind} {name!r}. {hint}")
-        self.kind, self.name, self.suggestions = kind, name, near
 
     def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, list[str]]]:
         # Worker processes pickle their errors, and exceptions are remade from their message unless told otherwise.

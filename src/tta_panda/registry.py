@@ -1,4 +1,4 @@
-"""Names for things that are imported only when somebody asks for them.
+"""Names for things that are imported only when they are used.
 
 A registry maps a name to `"module:attribute"`. Listing names, matching wildcards and suggesting what was meant need no
 import at all, which keeps the command line quick.
@@ -7,25 +7,41 @@ import at all, which keeps the command line quick.
 from __future__ import annotations
 
 import fnmatch
-import importlib
+import pkgutil
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from importlib import metadata
+from typing import Generic, TypeVar, cast
 
-from tta_panda.errors import InvalidInputError, UnknownNameError
+from tta_panda.errors import InvalidInputError, TtaPandaError, UnknownNameError
 
 T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Name to object, resolved on first use."""
+    """Name to object, resolved on first use.
 
-    def __init__(self, kind: str, entries: dict[str, str]):
+    Args:
+        kind: what the things are, for messages.
+        entries: `"module:attribute"` by name.
+        entry_points: a group of entry points, by which installed packages add entries. They do not replace `entries`.
+    """
+
+    def __init__(self, kind: str, entries: dict[str, str], entry_points: str | None = None):
         self.kind = kind
-        self._targets: dict[str, str | T] = dict(entries)
+        self._entries: dict[str, str | T] = dict(entries)
+        self._group = entry_points
 
-    def register(self, name: str, target: str | T) -> None:
+    @property
+    def _targets(self) -> dict[str, str | T]:
+        if self._group is not None:
+            for point in metadata.entry_points(group=self._group):
+                self._entries.setdefault(point.name, point.value)
+            self._group = None
+        return self._entries
+
+    def register(self, name: str, target: str | T, *, replace: bool = False) -> None:
         """Add an entry: an object, or the string `"module:attribute"` that leads to one."""
-        if name in self._targets:
+        if name in self._targets and not replace:
             raise InvalidInputError(f"The {self.kind} {name!r} is registered already; choose another name.")
         self._targets[name] = target
 
@@ -34,9 +50,14 @@ class Registry(Generic[T]):
             raise UnknownNameError(self.kind, name, self._targets)
         target = self._targets[name]
         if isinstance(target, str):
-            module, _, attribute = target.partition(":")
-            target = getattr(importlib.import_module(module), attribute)
-            self._targets[name] = target
+            try:
+                target = self._targets[name] = cast(T, pkgutil.resolve_name(target))
+            except TtaPandaError:
+                raise
+            except (ImportError, AttributeError, ValueError) as error:
+                raise InvalidInputError(
+                    f"The {self.kind} {name!r} cannot be imported from {target!r}: {error}"
+                ) from error
         return target
 
     def names(self, pattern: str = "*") -> list[str]:

@@ -29,12 +29,24 @@ def run(
     trained = image_layer_norms(given)
     adam = Adam(trained, lr)
     e0 = weight_margin * math.log(len(given.class_names))
-    step = _reference_with_panda if protocol == "reference" and beta is not None else _paper
+    detach = protocol != "reference"
 
     outputs = []
     for images in batches:
-        z, h, plpd, factor = step(given, images, t, beta, filter_margin, e0, (entropy_weight, plpd_weight))
-        outputs.append(z.detach())
+        if protocol == "reference" and beta is not None:
+            answer, z, p_other = _against_negatives(given, images, t, beta, filter_margin)
+        else:
+            answer, z, p_other = _against_destroyed(given, images, t, beta, filter_margin)
+        outputs.append(answer.detach())
+        h = entropy(z)
+        p = torch.softmax(z, dim=1)
+        labels = z.argmax(dim=1).tolist()
+        plpd = [p[i, c] - p_other[i, c] for i, c in enumerate(labels)]
+        if detach:
+            fixed = [(math.exp(e0 - float(h[i].detach())), math.exp(float(plpd[i].detach()))) for i in range(len(z))]
+        else:
+            fixed = [(torch.exp(e0 - h[i]), torch.exp(plpd[i])) for i in range(len(z))]
+        factor = [entropy_weight * of_entropy + plpd_weight * of_plpd for of_entropy, of_plpd in fixed]
         kept = [i for i in range(len(h)) if plpd[i] > plpd_threshold]
         note(trace, images=len(images), confident=len(h), kept=len(kept))
         if kept:
@@ -43,46 +55,30 @@ def run(
     return outputs
 
 
-def _paper(given, images, t, beta, filter_margin, e0, weights):
-    """Logits of all images; entropy, PLPD and weight of those that pass the first filter."""
-    d = unit(given.model.encode_image(images))
-    offset = torch.zeros_like(d[0])
+def _against_destroyed(given, images, t, beta, filter_margin):
+    """Logits of all images; logits of those that pass the first filter, and their probabilities taken apart."""
+    offset = torch.zeros_like(t[0])
+    v = unit(given.model.encode_image(images))
     if beta is not None:
         offset = beta * unit(given.model.encode_image(given.negatives(images))).mean(dim=0)
-    z = given.scale * (d - offset) @ t.T
-    h = entropy(z)
-    confident = h.detach() < filter_margin
+    z = given.scale * (v - offset) @ t.T
+    confident = entropy(z.detach()) < filter_margin
     if not confident.any():
-        return z, [], [], []
+        return z, z[:0], z[:0]
     with torch.no_grad():
         destroyed = unit(given.model.encode_image(given.destroyed(images[confident]))) - offset
-        p_destroyed = torch.softmax(given.scale * destroyed @ t.T, dim=1)
-        p = torch.softmax(z[confident], dim=1)
-        plpd = []
-        for i in range(len(p)):
-            c = int(p[i].argmax())
-            plpd.append(float(p[i, c] - p_destroyed[i, c]))
-    h = h[confident]
-    fixed_h = h.detach().tolist()
-    factor = [weights[0] * math.exp(e0 - fixed_h[i]) + weights[1] * math.exp(plpd[i]) for i in range(len(plpd))]
-    return z, h, plpd, factor
+    return z, z[confident], torch.softmax(given.scale * destroyed @ t.T, dim=1).detach()
 
 
-def _reference_with_panda(given, images, t, beta, filter_margin, e0, weights):
-    """Filtered and answered by plain logits; what is learned comes from debiased ones, weights included."""
+def _against_negatives(given, images, t, beta, filter_margin):
+    """Filtered and answered by raw logits; learned from debiased ones, with the negatives in the place of x'."""
     v = unit(given.model.encode_image(images))
     raw = given.scale * v @ t.T
     confident = entropy(raw.detach()) < filter_margin
     if not confident.any():
-        return raw, [], [], []
-    n = unit(given.model.encode_image(given.negatives(images[confident])))
+        return raw, raw[:0], raw[:0]
+    with torch.no_grad():
+        n = unit(given.model.encode_image(given.negatives(images[confident])))
     p_negative = torch.softmax((given.scale * n @ t.T).mean(dim=0), dim=0)
     z = given.scale * (v[confident] - beta * n.mean(dim=0)) @ t.T
-    h = entropy(z)
-    p = torch.softmax(z, dim=1)
-    plpd = []
-    for i in range(len(p)):
-        c = int(p[i].argmax())
-        plpd.append(p[i, c] - p_negative[c])
-    factor = [weights[0] * torch.exp(e0 - h[i]) + weights[1] * torch.exp(plpd[i]) for i in range(len(plpd))]
-    return raw, h, plpd, factor
+    return raw, z, p_negative.expand(len(z), -1)

@@ -32,19 +32,18 @@ def run(
             for i in range(len(images)):
                 d = v[i] - offset
                 z = given.scale * t @ d
-                query = unit(d)
-                stored = v[i] if protocol == "reference" else query
+                query = v[i] if protocol == "reference" else unit(d)  # what the memory holds and is asked with
 
                 h = float(entropy(z))
                 own = memory[int(z.argmax())]
                 what = "nothing"
                 if len(own) < slots:
-                    own.append((h, stored))
+                    own.append((h, query))
                     what = "filled"
                 else:
                     worst = max(range(slots), key=lambda j: own[j][0])
                     if h < own[worst][0]:
-                        own[worst] = (h, stored)
+                        own[worst] = (h, query)
                         what = "replaced"
                 note(trace, what=what)
 

@@ -57,6 +57,8 @@ def run(
                 w.copy_(w + rho * gradient / (length + 1e-12))
 
         # The gradient up there, applied down here.
+        if protocol == "reference" and beta is not None:  # two draws per batch, each from all of its images
+            negatives = given.negatives(images)
         h2 = entropy(logits(images[kept], negatives))
         kept_twice = h2.detach() < e0
         facts["kept_twice"] = int(kept_twice.sum())

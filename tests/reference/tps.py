@@ -33,8 +33,6 @@ def run(
         for image_views in given.views(images, views):
             with torch.no_grad():
                 d = unit(given.model.encode_image(image_views)) - offset
-            if protocol == "reference":
-                d = unit(d)
             shift = torch.zeros_like(t).requires_grad_(True)
             z = given.scale * d @ unit(t + shift).T
             count = max(1, int(keep * views))

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import fnmatch
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tta_panda.errors import UnknownNameError
+from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.registry import Registry
 
 if TYPE_CHECKING:
     from tta_panda.methods.base import Method
+    from tta_panda.models.base import Classifier
+
+_CLASSES = ("CLIP", "Tent", "ETA", "SAR", "DeYO", "TPT", "DMN", "Zero", "TPS", "BAT")
 
 METHODS: Registry[type[Method]] = Registry(
     "method",
-    {
-        "clip": "tta_panda.methods.clip:CLIP",
-        "tent": "tta_panda.methods.tent:Tent",
-        "eta": "tta_panda.methods.eta:ETA",
-        "sar": "tta_panda.methods.sar:SAR",
-        "deyo": "tta_panda.methods.deyo:DeYO",
-        "tpt": "tta_panda.methods.tpt:TPT",
-        "dmn": "tta_panda.methods.dmn:DMN",
-        "zero": "tta_panda.methods.zero:Zero",
-        "tps": "tta_panda.methods.tps:TPS",
-        "bat": "tta_panda.methods.bat:BAT",
-    },
+    {name.lower(): f"tta_panda.methods.{name.lower()}:{name}" for name in _CLASSES},
+    entry_points="tta_panda.methods",
 )
 
 PANDA_SUFFIX = "panda"
+
+_registered: dict[str, str | None] = {}
+"""Methods of `register_method`: where another process finds them, or None where it cannot."""
 
 
 class MethodName(NamedTuple):
@@ -39,10 +37,80 @@ class MethodName(NamedTuple):
         return f"{self.base}+{PANDA_SUFFIX}" if self.panda else self.base
 
 
+def list_methods(pattern: str = "*") -> list[str]:
+    """The names that methods can be created by, plain and with Panda, as far as they match a shell wildcard."""
+    names = [str(MethodName(base, panda)) for base in METHODS for panda in (False, True)]
+    return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+
+
 def parse_method(name: str) -> MethodName:
     """Check a name such as `tent` or `tent+panda` against the registry, without importing the method."""
     base, plus, modifier = name.strip().lower().partition("+")
-    known = [*METHODS, *(f"{method}+{PANDA_SUFFIX}" for method in METHODS)]
     if base not in METHODS or (plus and modifier != PANDA_SUFFIX):
-        raise UnknownNameError("method", name, known)
+        raise UnknownNameError("method", name, list_methods())
     return MethodName(base, bool(plus))
+
+
+def create_method(
+    name: str,
+    classifier: Classifier,
+    *,
+    preset: str | None = None,
+    protocol: str = "paper",
+    seed: int = 0,
+    **settings: Any,
+) -> Method:
+    """A method by name, as in `create_method("tent+panda", classifier, preset="cifar10-c", beta=0.6)`.
+
+    Args:
+        name: one of `list_methods()`.
+        classifier: the classifier to adapt.
+        preset: whose values to use where `settings` say nothing; by default the one of the model, if it has one.
+        protocol: `"paper"` or `"reference"`.
+        seed: random seed of the method.
+        settings: options of the method, and of Panda where the name asks for it.
+    """
+    from tta_panda.methods.base import check_classifier
+    from tta_panda.methods.options import build_method, resolve_options
+    from tta_panda.methods.presets import get_preset
+
+    check_classifier(classifier)
+    parsed = parse_method(name)
+    chosen = preset or getattr(classifier.model, "preset", None)
+    options = resolve_options(parsed, settings, preset=get_preset(chosen) if chosen else None, protocol=protocol)
+    return build_method(parsed, classifier, options, seed)
+
+
+def register_method(name: str, method: type[Method] | str) -> None:
+    """Make a method of your own known: `name` and `name+panda` then work wherever the name of a method does.
+
+    An installed package does the same with an entry point of the group `tta_panda.methods`.
+
+    Args:
+        name: in small letters, without `+`, spaces or commas.
+        method: the class, or the string `"module:Class"` that leads to it. Worker processes import it from its module,
+            so a class that was defined in a script, a notebook or a function works in a single process only.
+    """
+    if not name or name != name.lower() or any(letter in "+," or letter.isspace() for letter in name):
+        raise InvalidInputError(f"{name!r} is no name for a method: use small letters, without '+', spaces or commas.")
+    target: str | None = method if isinstance(method, str) else None
+    if not isinstance(method, str):
+        from tta_panda.methods.options import check_method_class
+
+        check_method_class(method)
+        if method.__module__ != "__main__" and "<locals>" not in method.__qualname__:
+            target = f"{method.__module__}:{method.__qualname__}"
+    METHODS.register(name, method, replace=name in _registered and _registered[name] == target)
+    _registered[name] = target
+
+
+def registered_targets(names: Collection[str]) -> dict[str, str]:
+    """What to `register_method` in another process for these methods, by name."""
+    own = {name: target for name, target in _registered.items() if name in names}
+    targets = {name: target for name, target in own.items() if target is not None}
+    if local := sorted(own.keys() - targets.keys()):
+        raise InvalidInputError(
+            f"The method {local[0]!r} was defined in a script, a notebook or a function, from where worker processes "
+            "cannot import it. Move the class into a module, or use a single worker."
+        )
+    return targets

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
-from tta_panda.errors import InvalidInputError, UnsupportedModelError
+from tta_panda.errors import UnsupportedModelError
 from tta_panda.models.base import ImageModel, VisionLanguageModel
 
 NORMALISATION_LAYERS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
@@ -17,7 +17,7 @@ Model = TypeVar("Model", bound=ImageModel)
 
 
 def is_normalisation(layer: nn.Module) -> bool:
-    """A layer of a kind that torch has, or one that is called so and scales and shifts channels."""
+    """Whether this is a normalisation layer of torch, or one that is named like it and only scales and shifts."""
     if isinstance(layer, NORMALISATION_LAYERS):
         return True
     own = list(layer.parameters(recurse=False))
@@ -25,11 +25,9 @@ def is_normalisation(layer: nn.Module) -> bool:
 
 
 def normalisation_parameters(module: nn.Module, skip_last_blocks: int = 0) -> dict[str, nn.Parameter]:
-    """Weight and bias of every normalisation layer, by their names in `module`.
+    """Weight and bias of every normalisation layer of an encoder, by name.
 
-    Args:
-        module: an encoder.
-        skip_last_blocks: leave out so many last blocks and whatever the encoder declares after them.
+    `skip_last_blocks` omits this many last blocks, and whatever the encoder declares after them.
     """
     first_skipped = _last_blocks(module, skip_last_blocks) if skip_last_blocks else None
     parameters: dict[str, nn.Parameter] = {}
@@ -41,14 +39,20 @@ def normalisation_parameters(module: nn.Module, skip_last_blocks: int = 0) -> di
     return parameters
 
 
-def _last_blocks(module: nn.Module, count: int) -> str:
-    """Name of the first of the `count` last blocks: of the longest list of modules that all have normalisation."""
+def find_blocks(module: nn.Module) -> tuple[str, int]:
+    """Name and length of the blocks of an encoder: its longest list of modules that all have normalisation."""
     lists = {name: item for name, item in module.named_modules() if isinstance(item, (nn.ModuleList, nn.Sequential))}
     blocks = {name: len(item) for name, item in lists.items() if all(map(normalisation_parameters, item))}
-    name, length = max(blocks.items(), key=lambda entry: entry[1], default=("", 0))
+    return max(blocks.items(), key=lambda entry: entry[1], default=("", 0))
+
+
+def _last_blocks(module: nn.Module, count: int) -> str:
+    """Name of the first of the `count` last blocks."""
+    name, length = find_blocks(module)
     if not count < length:
-        raise InvalidInputError(
-            f"skip_last_blocks={count} leaves nothing to adapt: this image encoder has {length} blocks."
+        raise UnsupportedModelError(
+            f"skip_last_blocks={count} leaves no block to adapt: this image encoder has {length} block(s). Pass "
+            f"skip_last_blocks={max(0, length - 1)} or less; 0 adapts all."
         )
     return f"{name}.{length - count}"
 
@@ -59,11 +63,7 @@ def adaptable_copy(
     """A copy of `model` with its own, trainable normalisation parameters, and these parameters by name.
 
     All other tensors are the original's, so the copy costs almost no memory and the caller's model never changes.
-
-    Args:
-        model: what to copy.
-        text: adapt the text encoder's normalisation layers, too.
-        skip_last_blocks: of the image encoder, see `normalisation_parameters`.
+    With `text`, the text encoder's layers are trained, too; `skip_last_blocks` is about the image encoder.
     """
     module = cast(nn.Module, model)
     trained = {id(parameter) for parameter in _adaptable(model, text, skip_last_blocks).values()}

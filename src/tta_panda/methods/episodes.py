@@ -2,50 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Unpack
+from abc import abstractmethod
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from tta_panda.methods.checks import check_range
+from tta_panda.checks import check_range
+from tta_panda.chunks import in_chunks
+from tta_panda.methods.batch import Encoded
+from tta_panda.methods.losses import marginal_entropy
 from tta_panda.methods.views import ViewMethod, ViewOptions
 from tta_panda.models.base import Classifier
-from tta_panda.panda import Encoded
+
+
+class EpisodicOptions(ViewOptions, TypedDict, total=False):
+    """The arguments of every episodic method."""
+
+    lr: float
+    steps: int
 
 
 class EpisodicMethod(ViewMethod):
     """A method that takes a few steps for each image alone, so that its confident views agree.
 
+    The defaults are those of the code of TPT and TPS, which uses AugMix for fine-grained data sets; for ImageNet and
+    its variants it has `augmentation="crops"`.
+
     Args:
         lr: learning rate of AdamW.
         steps: updates per image; which views are confident is decided before the first.
-        more: the arguments of every method with views.
+        common: the arguments of every method with views.
     """
 
-    def __init__(self, classifier: Classifier, *, lr: float, steps: int, **more: Unpack[ViewOptions]):
+    start: Tensor  # (...), what is tuned, before the first step
+    images_at_once: int
+
+    def __init__(self, classifier: Classifier, *, lr: float = 5e-3, steps: int = 1, **common: Unpack[ViewOptions]):
+        super().__init__(classifier, **common)
         check_range("lr", lr, 0)
         check_range("steps", steps, 1)
-        super().__init__(classifier, **more)
         self.lr = lr
         self.steps = steps
 
-    def view_features(self, encoded: Encoded) -> Tensor:
-        features = super().view_features(encoded)
-        # The authors' code scales debiased features to unit length again.
-        return self.classifier.embed(features) if self.follows_reference else features
+    @abstractmethod
+    def logits(self, features: Tensor, tuned: Tensor) -> Tensor:
+        """(b, n, K) of features (b, n, D), each image with its own row of `tuned` (b, ...)."""
 
+    @torch.no_grad()
+    def _adapt_encoded(self, encoded: Encoded) -> Tensor:
+        features = self.view_features(encoded)  # (B, V, D)
+        kept, plain = self.confident_views(features), features[:, :1]
+        return in_chunks(lambda piece: self._solve(kept[piece], plain[piece]), len(kept), self.images_at_once)
 
-def minimise(losses: Callable[[Tensor], Tensor], start: Tensor, lr: float, steps: int) -> Tensor:
-    """Where AdamW gets from `start` (B, ...), each of the B rows for its own loss.
+    def _solve(self, kept: Tensor, plain: Tensor) -> Tensor:
+        """Logits (b, K) of plain images (b, 1, D), tuned on their confident views (b, n, D).
 
-    AdamW works number by number and the losses (B,) do not share any, so that stacking images changes nothing.
-    """
-    parameter = start.detach().clone().requires_grad_(True)
-    optimizer = torch.optim.AdamW([parameter], lr=lr, weight_decay=0.01)
-    for _ in range(steps):
-        with torch.enable_grad():
-            total = losses(parameter).sum()
-        parameter.grad = torch.autograd.grad(total, parameter)[0]
-        optimizer.step()
-    return parameter.detach()
+        AdamW works number by number and the losses do not share any, so stacking images changes nothing.
+        """
+        tuned = self.start.expand(len(kept), *self.start.shape).clone().requires_grad_(True)
+        optimizer = torch.optim.AdamW([tuned], lr=self.lr, weight_decay=0.01)
+        for _ in range(self.steps):
+            with torch.enable_grad():
+                loss = marginal_entropy(self.logits(kept, tuned)).sum()
+            tuned.grad = torch.autograd.grad(loss, tuned)[0]
+            optimizer.step()
+        return self.logits(plain, tuned.detach())[:, 0]

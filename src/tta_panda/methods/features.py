@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +12,22 @@ from torch import Tensor
 
 from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError
+from tta_panda.methods.batch import Batch, Encoded
 from tta_panda.methods.passes import EncoderPasses
 from tta_panda.models.base import Classifier, ImageModel
-from tta_panda.panda import Batch, Debiaser, Encoded, Panda, split_encoded
-from tta_panda.views import ViewKind, apply_view_plan, sample_view_plan
+from tta_panda.models.devices import full_precision
+from tta_panda.panda import Debiaser, Negatives, Panda
+from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
 
 IMAGES_PER_PASS = 128
-"""Views are made and encoded so many at a time: all views of a batch would be gigabytes."""
+"""Views are made and encoded this many at a time: all views of a batch would take gigabytes."""
+
+
+@contextlib.contextmanager
+def undisturbed(device: torch.device) -> Iterator[None]:
+    """Compute in full precision and be free to train, even if the caller is in `inference_mode` or `autocast`."""
+    with torch.inference_mode(False), full_precision(device):
+        yield
 
 
 @dataclass(frozen=True)
@@ -24,110 +35,133 @@ class Views:
     """The augmented views that a method wants of every image."""
 
     count: int  # V, the plain image included
-    kind: ViewKind
+    augmentation: Augmentation
 
 
 class Features:
-    """Image features for one stream.
-
-    A batch goes through three steps, kept apart so that methods can repeat or share them: `draw` its negatives, once;
-    `encode` images and negatives in one pass; `debias` what came out. Without Panda the first and last do nothing.
+    """Image features for one stream: plain ones, or debiased by an offset.
 
     Args:
         classifier: whose model encodes, and whose classes the choice of beta looks at.
-        debias: how to debias; None, or a beta of 0, for plain features.
-        seed: of negatives and views, each with a generator of its own.
-        views: which views frozen methods get beside the plain features.
+        panda: how to debias; None for plain features.
+        seed: random seed of negatives and views, each with a generator of its own.
     """
 
-    def __init__(self, classifier: Classifier, debias: Panda | None, seed: int, views: Views | None = None):
+    def __init__(self, classifier: Classifier, panda: Panda | None, seed: int):
         self.classifier = classifier
-        self.views = views
+        self.views: Views | None = None
+        """Which views frozen methods get beside the plain features."""
         self.seed = seed
         self.passes = EncoderPasses()
-        active = debias is not None and not debias.is_off
-        self.debiaser = Debiaser(debias, classifier.model.negative_patch_size, seed) if debias and active else None
+        self.debiaser = None if panda is None else Debiaser(panda, classifier.model.negative_patch_size, seed)
         self.view_generator = torch.Generator()
         self.reset()
 
     @property
-    def negatives_key(self) -> object:
-        """Features with equal keys draw the same negatives; None agrees with any."""
-        return None if self.debiaser is None else self.debiaser.negatives_key
+    def source(self) -> Debiaser | None:
+        """What the offset comes from, if anything is subtracted at all."""
+        return None if self.debiaser is None or self.debiaser.panda.beta == 0 else self.debiaser
+
+    @property
+    def are_debiased(self) -> bool:
+        return self.source is not None
 
     @property
     def views_key(self) -> object:
         """Features with equal keys make the same views; None agrees with any."""
         return None if self.views is None else (self.views, self.seed)
 
-    def plain(self, images: Tensor) -> Batch:
-        """The batch at the model's input size, without negatives."""
-        return Batch(self.classifier.model.prepare(images))
+    def prepare(self, images: Tensor) -> Batch:
+        """The batch at the model's input size, checked."""
+        if isinstance(images, Tensor) and images.is_inference():
+            images = images.clone()  # autograd cannot use a tensor that was made in inference mode
+        prepared = self.classifier.model.prepare(images)
+        return Batch(prepared, images if images.dtype == torch.uint8 else images.float())  # MPS knows no float64
 
-    def draw(self, images: Tensor) -> Batch:
-        """The batch at the model's input size, with the negatives that all its passes use."""
-        batch = self.plain(images)
-        return batch if self.debiaser is None else self.debiaser.draw(batch.images)
+    def draw(self, images: Tensor) -> Negatives | None:
+        """Negatives of prepared images (B, C, S, S); None for plain features."""
+        return None if self.source is None else self.source.draw(images)
 
-    def encode(self, batch: Batch, model: ImageModel | None = None) -> Encoded:
-        """Embeddings from one pass over B+M images, by `model` where a method trains its own."""
-        raw = (model or self.classifier.model).encode_image(batch.everything)
-        self.passes.count_images(raw)
-        return self.split(raw, batch)
+    def encode(self, batch: Batch, model: ImageModel | None = None, class_embeddings: Tensor | None = None) -> Encoded:
+        """Embeddings from one pass over B+M images. The first pass draws the batch's negatives and chooses its beta.
 
-    def split(self, raw: Tensor, batch: Batch) -> Encoded:
-        """What an encoder gave for images and negatives (B+M, D), where the classifier compares it."""
-        return split_encoded(raw, batch, self.classifier.embed)
+        Args:
+            batch: what to encode.
+            model: in the place of the classifier's, where a method trains its own.
+            class_embeddings: (K, D) in the place of the classifier's, where a method adapts them.
+        """
+        if batch.negatives is None:
+            batch.negatives = self.draw(batch.images)
+        embedded = self.embed(batch.everything, model, batch.negatives)
+        encoded = self.with_beta(embedded, class_embeddings, batch.beta)
+        batch.beta = encoded.beta
+        return encoded
+
+    def embed(self, images: Tensor, model: ImageModel | None = None, negatives: Negatives | None = None) -> Encoded:
+        """Embeddings of prepared images from one pass, with the offset if they end with the negatives."""
+        raw = (model or self.classifier.model).encode_image(images)
+        self.passes.count("images", raw)
+        return self.split(raw, negatives)
+
+    def split(self, raw: Tensor, negatives: Negatives | None = None) -> Encoded:
+        """What an encoder gave for images and negatives (B+M, D), as embeddings and offset."""
+        raw = raw.float()
+        embedded = self.classifier.embed(raw)
+        if negatives is None:
+            return Encoded(embedded, raw=raw)
+        size = len(raw) - len(negatives.images)
+        return self.with_offset(Encoded(embedded[:size], raw=raw[:size]), negatives, embedded[size:])
+
+    def with_offset(self, encoded: Encoded, negatives: Negatives, embedded: Tensor) -> Encoded:
+        """The same with the offset that follows from the embeddings (M, D) of negatives."""
+        assert self.source is not None
+        return encoded._replace(offset=self.source.offset(embedded, negatives), negatives=len(embedded))
+
+    def with_beta(self, encoded: Encoded, class_embeddings: Tensor | None = None, beta: float | None = None) -> Encoded:
+        """The same with `beta`, or the one that the rule chooses; without an offset where nothing is subtracted."""
+        if self.source is None:
+            return encoded._replace(offset=None, beta=None)
+        if encoded.offset is None:
+            raise InvalidInputError("This batch was encoded without negatives; encode it with the Panda that uses it.")
+        if beta is None:
+            scale = self.classifier.logit_scale
+            text = self.classifier.class_embeddings if class_embeddings is None else class_embeddings.detach()
+            plain = encoded.features.detach() @ text.T + self.classifier.bias / scale
+            beta = self.source.rule.choose(plain, encoded.offset.detach() @ text.T, scale)
+        return encoded._replace(beta=beta)
 
     @torch.no_grad()
-    def encode_frozen(self, images: Tensor) -> Encoded:
-        """Everything that methods which leave the encoder alone work with. Not counted: it may serve several."""
-        batch = self.draw(images)
-        encoded = self.split(self.classifier.model.encode_image(batch.everything), batch)
-        return self.encode_views(encoded, batch.images)
+    def encode_frozen(self, batch: Batch) -> Encoded:
+        """Everything that methods with a frozen encoder work with, except beta. Not counted: it may serve several."""
+        batch.negatives = self.draw(batch.images)
+        encoded = self.split(self.classifier.model.encode_image(batch.everything), batch.negatives)
+        return self.encode_views(encoded, batch)
 
     @torch.no_grad()
-    def encode_views(self, encoded: Encoded, images: Tensor) -> Encoded:
+    def encode_views(self, encoded: Encoded, batch: Batch) -> Encoded:
         """The same with the views of its images, if any are wanted."""
-        views = self.views
+        views, originals = self.views, batch.originals
         if views is None:
             return encoded
-        size, _, height, width = images.shape
         plain = encoded.features[:, None]  # (B, 1, D): the first view needs no second pass
         if views.count == 1:
             return encoded._replace(views=plain)
-        plan = sample_view_plan(views.kind, size, views.count - 1, height, width, self.view_generator)
+        model, count = self.classifier.model, views.count - 1
+        sides = (model.image_size, model.image_size)
+        plan = sample_view_plan(views.augmentation, originals.shape, count, self.view_generator, sides)
 
         def encode(piece: slice) -> Tensor:
-            views_of_piece = apply_view_plan(images[piece], plan[piece])  # (b, V-1, C, H, W)
-            raw = self.classifier.model.encode_image(views_of_piece.flatten(0, 1))
-            return self.classifier.embed(raw).view(*views_of_piece.shape[:2], -1)
+            made = apply_view_plan(originals[piece].to(model.device), plan[piece])  # (b, V-1, C, S, S)
+            embedded = self.classifier.embed(model.encode_image(made.flatten(0, 1).float()))
+            return embedded.view(*made.shape[:2], -1)
 
-        augmented = in_chunks(encode, size, max(1, IMAGES_PER_PASS // (views.count - 1)))
+        augmented = in_chunks(encode, len(originals), max(1, IMAGES_PER_PASS // count))
         return encoded._replace(views=torch.cat([plain, augmented], dim=1))
 
     def count_frozen(self, encoded: Encoded) -> None:
         """Count what this stream alone would have needed of a pass that may have been shared."""
-        size = encoded.features.shape[0]
-        negatives = 0 if self.debiaser is None else encoded.negatives
-        self.passes.images += size * (1 if self.views is None else self.views.count) + negatives
-
-    def debias(self, encoded: Encoded, text_features: Tensor | None = None) -> Tensor:
-        """The features (B, D) that the method works with; `text_features` where it adapts these, too."""
-        if self.debiaser is None:
-            return encoded.features
-        text = self.classifier.text_features if text_features is None else text_features.detach()
-        return self.debiaser.debias(encoded, text, self.classifier.logit_scale, self.classifier.bias)
-
-    def debias_views(self, encoded: Encoded) -> Tensor:
-        """The features (B, V, D) of all views; every view of an image is shifted as the image is."""
-        if encoded.views is None:
-            raise InvalidInputError("This batch was encoded without views; encode it with a method that uses them.")
-        if self.debiaser is None:
-            return encoded.views
-        classifier = self.classifier
-        shift = self.debiaser.shift(encoded, classifier.text_features, classifier.logit_scale, classifier.bias)
-        return encoded.views - shift[:, None]
+        views = 1 if self.views is None else self.views.count
+        self.passes.images += len(encoded.features) * views + (encoded.negatives if self.are_debiased else 0)
 
     def reset(self) -> None:
         self.passes = EncoderPasses()

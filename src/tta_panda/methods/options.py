@@ -2,49 +2,46 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import json
-import typing
 from collections.abc import Mapping
 from typing import Any
 
-import pydantic
-
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.methods import METHODS, MethodName
-from tta_panda.methods.base import PROTOCOLS, Method
+from tta_panda.methods.base import PROTOCOLS, SAMPLER, Method
+from tta_panda.methods.presets import Preset
+from tta_panda.methods.signatures import Option, check_options, check_signature, declared_options
 from tta_panda.models.base import Classifier
 from tta_panda.panda import Panda
 
 Options = dict[str, Any]
 
-_NOT_OPTIONS = {"self", "classifier", "debias", "seed"}
-
 
 def default_options(name: MethodName) -> Options:
     """Every option of a method with its default, Panda's included where the name asks for it."""
-    signature = inspect.signature(METHODS.get(name.base).__init__)
-    options = {key: p.default for key, p in signature.parameters.items() if key not in _NOT_OPTIONS}
-    return options | (panda_options() if name.panda else {})
+    return {key: option.default for key, option in _declared(name).items()}
 
 
-def resolve_options(name: MethodName, settings: Mapping[str, Any]) -> Options:
-    """The defaults, overridden by `settings`; values are checked against the declared types."""
-    defaults = default_options(name)
-    types = typing.get_type_hints(METHODS.get(name.base).__init__) | typing.get_type_hints(Panda)
-    for key, value in settings.items():
-        if key not in defaults:
-            raise UnknownNameError(f"option of {name}", key, defaults)
-        defaults[key] = _checked(key, value, types[key])
-    return defaults
+def resolve_options(
+    name: MethodName, settings: Mapping[str, Any], *, preset: Preset | None = None, protocol: str = "paper"
+) -> Options:
+    """Every option of a method: as set, else as the preset, the protocol or the default says.
+
+    Settings that the method does not have, and values that are not of the declared type, are refused.
+    """
+    protocol = settings.get("protocol", protocol)
+    if protocol not in PROTOCOLS:
+        raise UnknownNameError("protocol", protocol, PROTOCOLS)
+    check_options(str(name), _declared(name), settings)
+    by_protocol = {"protocol": protocol} | ({"sampler": SAMPLER[protocol]} if name.panda else {})
+    return default_options(name) | by_protocol | (preset.options(name) if preset else {}) | dict(settings)
 
 
 def build_method(name: MethodName, classifier: Classifier, options: Options, seed: int) -> Method:
     """The method with resolved options."""
-    panda_keys = set(panda_options()) if name.panda else set()
-    debias = Panda(**{key: value for key, value in options.items() if key in panda_keys}) if name.panda else None
-    own = {key: value for key, value in options.items() if key not in panda_keys}
+    panda = {key: value for key, value in options.items() if name.panda and key in declared_options(Panda)}
+    own = {key: value for key, value in options.items() if key not in panda}
+    debias = Panda(**panda) if name.panda else None
     return METHODS.get(name.base)(classifier, debias=debias, seed=seed, **own)
 
 
@@ -61,19 +58,24 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 def panda_options() -> Options:
     """Every option of Panda with its default."""
-    return {field.name: field.default for field in dataclasses.fields(Panda)}
+    return {key: option.default for key, option in declared_options(Panda).items()}
 
 
-def protocol_options(protocol: str) -> Options:
-    """What a protocol means for methods and for Panda. The authors' code draws its negatives in another way, too."""
-    if protocol not in PROTOCOLS:
-        raise UnknownNameError("protocol", protocol, PROTOCOLS)
-    return {"protocol": protocol} | ({"sampler": "same_cell"} if protocol == "reference" else {})
+def check_method_class(cls: object) -> None:
+    """Refuse what is no method, or one whose options cannot be read off its constructors."""
+    if not isinstance(cls, type) or not issubclass(cls, Method):
+        raise InvalidInputError(
+            f"A method is a class derived from FrozenMethod or TrainedMethod of tta_panda.methods.base, got {cls!r}."
+        )
+    check_signature(cls)
+    if shared := sorted(set(declared_options(cls)) & set(declared_options(Panda))):
+        raise InvalidInputError(
+            f"{cls.__name__} has options that Panda has, too: {', '.join(shared)}. Rename them, so that a setting "
+            "means one thing."
+        )
 
 
-def _checked(key: str, value: Any, annotation: Any) -> Any:
-    try:
-        return pydantic.TypeAdapter(annotation).validate_python(value)
-    except pydantic.ValidationError as error:
-        expected = getattr(annotation, "__name__", None) or str(annotation).replace("typing.", "")
-        raise InvalidInputError(f"The option {key} cannot be {value!r}; expected {expected}.") from error
+def _declared(name: MethodName) -> dict[str, Option]:
+    cls = METHODS.get(name.base)
+    check_method_class(cls)
+    return declared_options(cls) | (declared_options(Panda) if name.panda else {})

@@ -1,15 +1,16 @@
-"""What a method sends through the encoders: its cost, whatever the machine."""
+"""What a method sends through the encoders: a measure of its cost that does not depend on the machine."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from typing import Literal
 
 from torch import Tensor
 
 
 @dataclass
 class EncoderPasses:
-    """Images and texts encoded since the last reset, those that a gradient was computed through apart."""
+    """Images and texts encoded since the last reset, counted separately where a gradient was computed."""
 
     batches: int = 0
     images: int = 0
@@ -17,16 +18,11 @@ class EncoderPasses:
     texts: int = 0
     texts_with_gradient: int = 0
 
-    def count_images(self, encoded: Tensor) -> None:
-        """Take note of the outcome of a pass over images (N, D)."""
-        if encoded.requires_grad:
-            self.images_with_gradient += encoded.shape[0]
-        else:
-            self.images += encoded.shape[0]
+    def __sub__(self, earlier: EncoderPasses) -> EncoderPasses:
+        """What came after an earlier count."""
+        return EncoderPasses(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
 
-    def count_texts(self, encoded: Tensor) -> None:
-        """Take note of the outcome of a pass over texts (N, D)."""
-        if encoded.requires_grad:
-            self.texts_with_gradient += encoded.shape[0]
-        else:
-            self.texts += encoded.shape[0]
+    def count(self, kind: Literal["images", "texts"], encoded: Tensor) -> None:
+        """Count a pass by the embeddings (N, D) that came out of it."""
+        field = f"{kind}_with_gradient" if encoded.requires_grad else kind
+        setattr(self, field, getattr(self, field) + len(encoded))

@@ -1,6 +1,6 @@
 """One batch encoded for several frozen methods: its images once, its views once, and each set of negatives once.
 
-The passes are apart from one another, so what a method gets is the same to the last bit whoever else takes part.
+The passes are separate, so what a method gets is the same to the last bit, whichever others take part.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tta_panda.methods.features import Features
-from tta_panda.panda import Batch, Debiaser, Encoded
+from tta_panda.methods.batch import Batch, Encoded
+from tta_panda.methods.features import Features, undisturbed
 
 
 class SharedBatch(NamedTuple):
@@ -28,8 +28,8 @@ class SharedBatch(NamedTuple):
     def part_of(self, features: Features) -> tuple[Encoded, float]:
         """What one stream would have encoded for itself, and the time that this took."""
         encoded, seconds = self.plain, self.plain_seconds
-        if features.debiaser is not None:
-            encoded, more = self.by_negatives[features.negatives_key]
+        if features.source is not None:
+            encoded, more = self.by_negatives[features.source.key]
             seconds += more
         if features.views is None:
             return encoded, seconds
@@ -41,40 +41,39 @@ class SharedFeatures:
 
     def __init__(self, several: Sequence[Features]):
         first = several[0]
-        views = next((features.views for features in several if features.views is not None), None)
-        self.plain = Features(first.classifier, None, first.seed, views)
-        self.debiasers: dict[object, Debiaser] = {}
+        self._model = first.classifier.model
+        self._plain = Features(first.classifier, None, first.seed)
+        self._plain.views = next((features.views for features in several if features.views is not None), None)
+        self._by_negatives: dict[object, Features] = {}
         for features in several:
-            if features.debiaser is not None and features.negatives_key not in self.debiasers:
-                like = features.debiaser
-                self.debiasers[features.negatives_key] = Debiaser(like.panda, like.patch_size, like.seed)
+            if features.source is not None:
+                own = Features(features.classifier, features.source.panda, features.seed)
+                self._by_negatives.setdefault(features.source.key, own)
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> SharedBatch:
-        start = self._clock()
-        batch = self.plain.plain(images)
-        raw = self._encode(batch.images)
-        plain = self.plain.split(raw, batch)
-        after_plain = self._clock()
-        by_negatives = {key: self._with_negatives(batch, raw, debiaser) for key, debiaser in self.debiasers.items()}
-        before_views = self._clock()
-        views = self.plain.encode_views(plain, batch.images).views
-        seconds = self._clock() - before_views
-        return SharedBatch(plain, views, by_negatives, after_plain - start, seconds)
+        with undisturbed(self._model.device):
+            start = self._clock()
+            batch = self._plain.prepare(images)
+            raw = self._model.encode_image(batch.images)
+            plain = self._plain.split(raw)
+            after_plain = self._clock()
+            by_negatives = {key: self._with_negatives(batch, raw, of) for key, of in self._by_negatives.items()}
+            before_views = self._clock()
+            views = self._plain.encode_views(plain, batch).views
+            return SharedBatch(plain, views, by_negatives, after_plain - start, self._clock() - before_views)
 
-    def _with_negatives(self, batch: Batch, raw: Tensor, debiaser: Debiaser) -> tuple[Encoded, float]:
+    def _with_negatives(self, batch: Batch, raw: Tensor, features: Features) -> tuple[Encoded, float]:
         start = self._clock()
-        drawn = debiaser.draw(batch.images)
-        assert drawn.negatives is not None
-        encoded = self.plain.split(torch.cat([raw, self._encode(drawn.negatives)]), drawn)
+        negatives = features.draw(batch.images)
+        assert negatives is not None
+        if len(negatives.images):
+            raw = torch.cat([raw, self._model.encode_image(negatives.images)])
+        encoded = features.split(raw, negatives)
         return encoded, self._clock() - start
 
     def _clock(self) -> float:
-        """Now, with all work done: a GPU hands its results out before."""
-        device = self.plain.classifier.model.device
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        """Now, with all work done: a GPU returns before its results are there."""
+        if self._model.device.type == "cuda":
+            torch.cuda.synchronize(self._model.device)
         return time.perf_counter()
-
-    def _encode(self, images: Tensor) -> Tensor:
-        return self.plain.classifier.model.encode_image(images)

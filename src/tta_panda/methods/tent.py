@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import dataclasses
+from typing import Literal, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tta_panda.errors import InvalidInputError
-from tta_panda.methods.base import Protocol, TrainedMethod
-from tta_panda.methods.checks import check_range
+from tta_panda.methods.base import TrainedMethod, TrainedOptions
+from tta_panda.methods.batch import Batch
 from tta_panda.methods.losses import entropy
 from tta_panda.models.base import Classifier
-from tta_panda.panda import Panda
 
 
 class Tent(TrainedMethod):
     """One step per batch on the normalisation layers, towards confident predictions.
 
     Args:
-        lr: learning rate of Adam.
+        lr: learning rate of Adam; the default is that of Tent's own code for CIFAR-10-C.
         predict: logits of `"before"` the update, or of a second pass `"after"` it; None as the protocol does: before
             in the paper, after (and with fresh negatives) in its authors' code.
+        common: the arguments of every method that trains the encoder.
     """
 
     def __init__(
@@ -30,26 +30,16 @@ class Tent(TrainedMethod):
         *,
         lr: float = 1e-3,
         predict: Literal["before", "after"] | None = None,
-        debias: Panda | None = None,
-        protocol: Protocol = "paper",
-        seed: int = 0,
+        **common: Unpack[TrainedOptions],
     ):
-        if predict not in ("before", "after", None):
-            raise InvalidInputError(f'predict must be "before" or "after" the update, got {predict!r}.')
-        check_range("lr", lr, 0)
-        super().__init__(classifier, debias=debias, protocol=protocol, seed=seed)
-        self.lr = lr
+        super().__init__(classifier, lr=lr, **common)
         self.predict = predict or ("after" if self.follows_reference else "before")
 
-    def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=self.lr, betas=(0.9, 0.999), weight_decay=0.0)
-
-    def _adapt(self, images: Tensor) -> Tensor:
-        batch = self.features.draw(images)
+    def _adapt(self, batch: Batch) -> Tensor:
         with torch.enable_grad():
             logits = self.logits(batch)
             self.step(entropy(logits).mean())
         if self.predict == "before":
             return logits
         with torch.no_grad():
-            return self.logits(self.features.draw(images) if self.follows_reference else batch)
+            return self.logits(dataclasses.replace(batch, negatives=None) if self.follows_reference else batch)

@@ -2,83 +2,65 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tta_panda.checks import check_range
 from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError, UnsupportedModelError
-from tta_panda.methods.base import Protocol
-from tta_panda.methods.checks import check_range
-from tta_panda.methods.episodes import EpisodicMethod, minimise
-from tta_panda.methods.losses import marginal_entropy
+from tta_panda.methods.batch import Encoded
+from tta_panda.methods.episodes import EpisodicMethod, EpisodicOptions
+from tta_panda.methods.features import undisturbed
 from tta_panda.models.base import Classifier, PromptableModel
-from tta_panda.panda import Encoded, Panda
-from tta_panda.views import ViewKind
 
 
 class TPT(EpisodicMethod):
     """For each image alone, the words before the class name are tuned until its confident views agree.
 
+    The prompt `"{context} {class name}."` serves for everything: views are selected, Panda's beta is chosen and the
+    tuning starts with it. The classifier's own templates play no part.
+
     Args:
-        lr: learning rate of AdamW.
-        steps: updates per image.
-        context: the words that the tuned vectors start as; the prompt is `"{context} {class name}."`.
+        context: the words that the tuned vectors start as.
         prompts_per_pass: texts encoded at a time. Several images share a pass where all their prompts fit; the classes
             of one image are split over passes, which costs a second forward, where they do not.
-        views: how many of each image, the plain one included.
-        keep: share of them, the lowest in entropy, that the prompt is learned from.
-        augmentation: `"augmix"`, or `"crops"` for crops and flips only.
+        common: the arguments of every episodic method.
     """
 
     def __init__(
         self,
         classifier: Classifier,
         *,
-        lr: float = 1e-3,
-        steps: int = 1,
         context: str = "a photo of a",
         prompts_per_pass: int = 500,
-        views: int = 10,
-        keep: float = 0.3,
-        augmentation: ViewKind = "augmix",
-        debias: Panda | None = None,
-        protocol: Protocol = "paper",
-        seed: int = 0,
+        **common: Unpack[EpisodicOptions],
     ):
+        super().__init__(classifier, **common)
         check_range("prompts_per_pass", prompts_per_pass, 1)
         if not context.strip():
             raise InvalidInputError(f"context must hold the words that the prompt starts as, got {context!r}.")
-        super().__init__(
-            classifier,
-            lr=lr,
-            steps=steps,
-            views=views,
-            keep=keep,
-            augmentation=augmentation,
-            debias=debias,
-            protocol=protocol,
-            seed=seed,
-        )
         self.prompts_per_pass = prompts_per_pass
         self.prompts = _Prompts(classifier, context)
+        self.start = self.prompts.context  # (n, W)
+        self.images_at_once = max(1, prompts_per_pass // len(classifier.class_names))
+        with undisturbed(classifier.model.device), torch.no_grad():
+            self._untuned = self.prompts.encode(self.start[None], prompts_per_pass)[0]  # (K, D)
 
-    @torch.no_grad()
-    def _adapt_encoded(self, encoded: Encoded) -> Tensor:
-        features = self.view_features(encoded)  # (B, V, D)
-        kept, plain = self.confident_views(features), features[:, :1]
-        together = max(1, self.prompts_per_pass // len(self.classifier.class_names))
-        return in_chunks(lambda piece: self._solve(kept[piece], plain[piece]), len(kept), together)
+    @property
+    def class_embeddings(self) -> Tensor:
+        return self._untuned
 
-    def _solve(self, kept: Tensor, plain: Tensor) -> Tensor:
-        """Logits (b, K) of some images, each with a context of its own."""
-        start = self.prompts.context.expand(len(kept), -1, -1)  # (b, n, W)
-        contexts = minimise(lambda contexts: marginal_entropy(self._logits(kept, contexts)), start, self.lr, self.steps)
-        return self._logits(plain, contexts)[:, 0]
+    def view_features(self, encoded: Encoded) -> Tensor:
+        features = super().view_features(encoded)
+        # The authors' code scales debiased features to unit length again.
+        return self.classifier.embed(features) if self.follows_reference else features
 
-    def _logits(self, features: Tensor, contexts: Tensor) -> Tensor:
-        text = self.prompts.encode(contexts, self.prompts_per_pass)  # (b, K, D)
-        self.passes.count_texts(text.flatten(0, 1))
+    def logits(self, features: Tensor, tuned: Tensor) -> Tensor:
+        text = self.prompts.encode(tuned, self.prompts_per_pass)  # (b, K, D)
+        self.passes.count("texts", text.flatten(0, 1))
         return self.classifier.logits(features, text)
 
 

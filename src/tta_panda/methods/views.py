@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Required, Unpack
+from typing import TypedDict, Unpack
 
 from torch import Tensor
 
-from tta_panda.errors import UnknownNameError
-from tta_panda.methods.base import Common, FrozenMethod
-from tta_panda.methods.checks import check_range
+from tta_panda.checks import check_range
+from tta_panda.errors import InvalidInputError
+from tta_panda.methods.base import FrozenMethod, MethodOptions
+from tta_panda.methods.batch import Encoded
 from tta_panda.methods.features import Views
 from tta_panda.methods.losses import by_confidence, take_views
 from tta_panda.models.base import Classifier
-from tta_panda.panda import Encoded
-from tta_panda.views import VIEW_KINDS, ViewKind
+from tta_panda.views import Augmentation
 
 
-class ViewOptions(Common):
-    """The arguments of every method with views, as its constructor hands them on."""
+class ViewOptions(MethodOptions, TypedDict, total=False):
+    """The arguments of every method with views."""
 
-    views: Required[int]
-    keep: Required[float]
-    augmentation: Required[ViewKind]
+    views: int
+    keep: float
+    augmentation: Augmentation
 
 
 class ViewMethod(FrozenMethod):
@@ -31,28 +31,29 @@ class ViewMethod(FrozenMethod):
         views: how many of each image, the plain one included.
         keep: share of them, the lowest in entropy, that counts; at least one does.
         augmentation: `"augmix"`, or `"crops"` for crops and flips only.
-        more: the arguments of every method.
+        common: the arguments of every method.
     """
 
     def __init__(
         self,
         classifier: Classifier,
         *,
-        views: int,
-        keep: float,
-        augmentation: ViewKind,
-        **more: Unpack[Common],
+        views: int = 64,
+        keep: float = 0.1,
+        augmentation: Augmentation = "augmix",
+        **common: Unpack[MethodOptions],
     ):
+        super().__init__(classifier, **common)
         check_range("views", views, 1)
         check_range("keep", keep, 0, 1)
-        if augmentation not in VIEW_KINDS:
-            raise UnknownNameError("augmentation", augmentation, VIEW_KINDS)
-        super().__init__(classifier, views=Views(views, augmentation), **more)
+        self.features.views = Views(views, augmentation)
         self.keep = keep
 
     def view_features(self, encoded: Encoded) -> Tensor:
         """What the method works with: features (B, V, D) of all views."""
-        return self.features.debias_views(encoded)
+        if encoded.views is None:
+            raise InvalidInputError("This batch was encoded without views; encode it with a method that uses them.")
+        return encoded.debiased_views
 
     def rank(self, logits: Tensor) -> tuple[Tensor, int]:
         """Views by rising entropy, as indices (B, V) into logits (B, V, K), and how many of the first count."""
@@ -60,5 +61,5 @@ class ViewMethod(FrozenMethod):
 
     def confident_views(self, features: Tensor) -> Tensor:
         """Of features (B, V, D), those of the views that count (B, n, D)."""
-        order, count = self.rank(self.classifier.logits(features))
+        order, count = self.rank(self.classifier.logits(features, self.class_embeddings))
         return take_views(features, order[:, :count])

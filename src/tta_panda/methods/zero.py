@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tta_panda.methods.base import Protocol
-from tta_panda.methods.checks import check_range
+from tta_panda.checks import check_range
+from tta_panda.methods.base import MethodOptions
+from tta_panda.methods.batch import Encoded
 from tta_panda.methods.losses import take_views
 from tta_panda.methods.views import ViewMethod
 from tta_panda.models.base import Classifier
-from tta_panda.panda import Encoded, Panda
-from tta_panda.views import ViewKind
+from tta_panda.views import Augmentation
 
 
 class Zero(ViewMethod):
     """The confident views of an image vote. Its logits are the votes.
 
-    Zero's own publication uses `keep=0.3` and `augmentation="crops"`.
+    The defaults are those of Zero's own code; `keep` was 0.1 in earlier versions of it. The paper derives the vote as
+    the mean of the views' probabilities at a softmax temperature of zero.
 
     Args:
         views: how many of each image, the plain one included.
         keep: share of them, the lowest in entropy, that votes.
         augmentation: `"augmix"`, or `"crops"` for crops and flips only.
-        temperature: of the views' probabilities; 0 makes each a vote, which is Zero, and 1 averages them as they are,
-            which is plain positive augmentation.
+        temperature: of the views' probabilities. Zero makes each a vote; 1 averages them as they are, which is plain
+            positive augmentation.
+        common: the arguments of every method.
     """
 
     def __init__(
         self,
         classifier: Classifier,
         *,
-        views: int = 10,
+        views: int = 64,
         keep: float = 0.3,
-        augmentation: ViewKind = "augmix",
+        augmentation: Augmentation = "crops",
         temperature: float = 0.0,
-        debias: Panda | None = None,
-        protocol: Protocol = "paper",
-        seed: int = 0,
+        **common: Unpack[MethodOptions],
     ):
-        super().__init__(
-            classifier, views=views, keep=keep, augmentation=augmentation, debias=debias, protocol=protocol, seed=seed
-        )
+        super().__init__(classifier, views=views, keep=keep, augmentation=augmentation, **common)
         check_range("temperature", temperature, 0)
         self.temperature = temperature
 
@@ -59,16 +58,13 @@ class Zero(ViewMethod):
         votes = F.one_hot(logits[:, :count].argmax(dim=-1), logits.shape[-1]).sum(dim=1)  # (B, K)
         if self.follows_reference:  # the first class of those with most votes wins
             return votes.float()
-        return votes + 0.5 * _deciding_votes(votes, logits, count)  # half a vote overrules nobody
+        return votes + 0.5 * _deciding_votes(votes, logits, count)  # half a vote decides ties only
 
 
 def _deciding_votes(votes: Tensor, logits: Tensor, count: int) -> Tensor:
-    """One (B, K) for the winner of each tie: the views that did not vote decide between equals, the surest first.
+    """One (B, K) for the winner of each tie in votes (B, K).
 
-    Args:
-        votes: (B, K).
-        logits: (B, V, K) of all views, the `count` ones that voted first.
-        count: how many voted.
+    The views that did not vote decide, the most confident first: those of logits (B, V, K) after the first `count`.
     """
     tied = votes == votes.amax(dim=1, keepdim=True)  # (B, K)
     others = logits[:, count:] if count < logits.shape[1] else logits[:, :1]

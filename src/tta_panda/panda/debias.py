@@ -2,191 +2,136 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable
+import typing
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from tta_panda.errors import InvalidInputError, UnknownNameError
-from tta_panda.panda.beta import beta_rule
-from tta_panda.panda.negatives import SAMPLERS, SamplerName, apply_plan, sample_plan
-
-Embed = Callable[[Tensor], Tensor]
-"""From what an encoder gives to where embeddings are compared."""
+from tta_panda.checks import check_range, check_type
+from tta_panda.errors import InvalidInputError
+from tta_panda.panda.beta import Beta, beta_rule
+from tta_panda.panda.negatives import SamplerName, apply_plan, sample_plan
 
 
-def unit(raw: Tensor) -> Tensor:
-    """Where vision-language models compare: on the unit sphere."""
-    return F.normalize(raw, dim=-1)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Panda:
     """What to subtract and how much. Stateless: any number of methods can be given the same one.
 
     Args:
-        beta: strength of the offset; `"auto"` chooses it from the stream without labels.
+        beta: strength of the offset; `"auto"` chooses it from the stream without labels. With 0 nothing is subtracted:
+            no negative is drawn, and results are the plain method's exactly.
         patch_size: side of the patches in pixels of the model's input; None takes the model's own default.
         ratio: negatives per image, M = ceil(ratio * B). The paper uses one for ten.
-        sampler: `"pool"` (the paper), `"same_cell"` (its authors' code) or `"within_image"` (ablation).
+        sampler: `"pool"` (the paper), `"same_cell"` (its authors' code) or `"within_image"` (ablation); None takes the
+            one of the method's protocol.
         average: False gives every image one of the negatives instead of their mean (ablation).
         detach_offset: True keeps the gradient of methods that train the encoder out of the negatives.
     """
 
-    beta: float | Literal["auto"] = "auto"
+    beta: Beta = "auto"
     patch_size: int | None = None
     ratio: float = 0.1
-    sampler: SamplerName = "pool"
+    sampler: SamplerName | None = None
     average: bool = True
     detach_offset: bool = False
 
     def __post_init__(self) -> None:
-        beta_rule(self.beta)
-        if self.sampler not in SAMPLERS:
-            raise UnknownNameError("sampler of negatives", self.sampler, SAMPLERS)
+        for name, annotation in typing.get_type_hints(Panda).items():
+            check_type(name, getattr(self, name), annotation)
+        if self.beta != "auto" and not 0 <= self.beta < math.inf:
+            raise InvalidInputError(f'beta must be "auto" or a number >= 0, got {self.beta!r}.')
         if not 0 < self.ratio <= 1:
             raise InvalidInputError(f"ratio must be above 0 and at most 1 (negatives per image), got {self.ratio}.")
-        if self.patch_size is not None and self.patch_size < 1:
-            raise InvalidInputError(f"patch_size must be a positive number of pixels, got {self.patch_size}.")
+        if self.patch_size is not None:
+            check_range("patch_size", self.patch_size, 1)
 
-    @property
-    def is_off(self) -> bool:
-        """With beta 0 nothing is subtracted: no negative is drawn, and results are the plain method's exactly."""
-        return self.beta == 0
+    def __repr__(self) -> str:
+        """The beta, and whatever else is not a default."""
+        fields = {field.name: field.default for field in dataclasses.fields(self)}
+        shown = [name for name, default in fields.items() if name == "beta" or getattr(self, name) != default]
+        return f"Panda({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
-class Batch(NamedTuple):
-    """The images of one batch and the negatives drawn for it, once, for every pass on that batch."""
+class Negatives(NamedTuple):
+    """The negatives of one batch."""
 
-    images: Tensor  # (B, C, H, W)
-    negatives: Tensor | None = None  # (M, C, H, W)
+    images: Tensor  # (M, C, H, W)
     assignment: Tensor | None = None  # (B,) which negative belongs to which image; None: their mean to all
-    number: int = 0  # place in the stream
 
-    @property
-    def everything(self) -> Tensor:
-        """Images and negatives (B+M, C, H, W), for one pass."""
-        return self.images if self.negatives is None else torch.cat([self.images, self.negatives])
-
-    def select(self, index: Tensor) -> Batch:
-        """Some of the images, with the negatives that they need."""
-        images = self.images[index.to(self.images.device)]
-        if self.negatives is None or self.assignment is None:
-            return self._replace(images=images)
+    def select(self, index: Tensor) -> Negatives:
+        """What some of the images of the batch need."""
+        if self.assignment is None:
+            return self
         used, assignment = self.assignment[index.cpu()].unique(return_inverse=True)
-        return self._replace(
-            images=images, negatives=self.negatives[used.to(self.negatives.device)], assignment=assignment
-        )
-
-
-class Encoded(NamedTuple):
-    """Embeddings of a batch, unit where the classifier compares directions.
-
-    What is subtracted is kept beside them, so that many betas can share one pass.
-    """
-
-    features: Tensor  # v (B, D)
-    offset: Tensor | None = None  # (1, D) or (B, D)
-    number: int | None = None  # of the batch: a further pass on a batch uses the beta that the first one chose
-    raw: Tensor | None = None  # f (B, D), features before they were normalised
-    views: Tensor | None = None  # (B, V, D), unit; the first view is the plain image
-    negatives: int = 0  # M, how many the offset was made of
-
-    def select(self, index: Tensor) -> Encoded:
-        """The part of some of the images."""
-        index = index.to(self.features.device)
-        shared = self.offset is None or self.offset.shape[0] == 1
-        return self._replace(
-            features=self.features[index],
-            offset=self.offset if shared or self.offset is None else self.offset[index],
-            raw=None if self.raw is None else self.raw[index],
-            views=None if self.views is None else self.views[index],
-        )
+        return Negatives(self.images[used.to(self.images.device)], assignment)
 
 
 class Debiaser:
-    """The state of one stream under Panda: the generator of its negatives and what its beta rule has seen."""
+    """The state of one stream under Panda: the generator of its negatives and what its beta rule has seen.
+
+    A single image of a single patch has no negative but itself, and neither has any such image under `"within_image"`.
+    None is drawn then, and the offset is zero.
+    """
 
     def __init__(self, panda: Panda, patch_size: int, seed: int):
         self.panda = panda
-        self.patch_size = panda.patch_size if panda.patch_size is not None else patch_size
+        self.sampler = panda.sampler or "pool"
+        self.patch_size = panda.patch_size or patch_size
         self.seed = seed
         self.generator = torch.Generator()
         self.rule = beta_rule(panda.beta)
-        self.drawn = 0  # batches that negatives were drawn for
-        self.debiased: int | None = None  # number of the batch that `beta` was chosen for
-        self.beta = 0.0
         self.reset()
 
     @property
-    def negatives_key(self) -> tuple[object, ...]:
+    def beta(self) -> float | None:
+        """The fixed one, or the one that was chosen last; None before the first choice."""
+        return self.rule.beta
+
+    @beta.setter
+    def beta(self, beta: Beta) -> None:
+        self.panda = dataclasses.replace(self.panda, beta=beta)
+        self.rule = beta_rule(beta)
+
+    @property
+    def key(self) -> tuple[object, ...]:
         """Debiasers with equal keys draw the same negatives, whatever their betas."""
-        return self.panda.sampler, self.panda.ratio, self.panda.average, self.patch_size, self.seed
+        return self.sampler, self.panda.ratio, self.panda.average, self.patch_size, self.seed
 
-    def draw(self, images: Tensor) -> Batch:
-        """Images with their negatives."""
-        count = math.ceil(images.shape[0] * self.panda.ratio - 1e-9)
-        plan = sample_plan(self.panda.sampler, images, self.patch_size, count, self.generator)
-        self.drawn += 1
-        return Batch(images, apply_plan(images, plan), self._assign(images.shape[0], plan.count), self.drawn)
-
-    def _assign(self, batch: int, count: int) -> Tensor | None:
-        if self.panda.sampler == "within_image":
-            return torch.arange(batch)
+    def draw(self, images: Tensor) -> Negatives:
+        """Negatives of images (B, C, H, W)."""
+        batch = images.shape[0]
+        count = math.ceil(batch * self.panda.ratio - 1e-9)
+        plan = sample_plan(self.sampler, images, self.patch_size, count, self.generator)
+        if plan.grid.cells == 1 and (batch == 1 or self.sampler == "within_image"):
+            return Negatives(images[:0])
+        negatives = apply_plan(images, plan)
+        if self.sampler == "within_image":
+            return Negatives(negatives, torch.arange(batch))
         if self.panda.average:
-            return None
-        return torch.randint(count, (batch,), generator=self.generator)
+            return Negatives(negatives)
+        return Negatives(negatives, torch.randint(len(negatives), (batch,), generator=self.generator))
 
-    def debias(self, encoded: Encoded, text: Tensor, scale: float, bias: Tensor | float = 0.0) -> Tensor:
-        """d = v - beta * offset (B, D), not normalised again; beta is chosen by logits `scale * v @ text' + bias`."""
-        return encoded.features - self.shift(encoded, text, scale, bias)
-
-    def shift(self, encoded: Encoded, text: Tensor, scale: float, bias: Tensor | float = 0.0) -> Tensor:
-        """beta * offset, (1, D) or (B, D); beta is chosen once per batch."""
-        offset = encoded.offset
-        if offset is None:
-            raise InvalidInputError("This batch was encoded without negatives; encode it with the Panda that uses it.")
-        if encoded.number is None or encoded.number != self.debiased:
-            with torch.no_grad():
-                plain = encoded.features.detach() @ text.T + bias / scale
-                self.beta = self.rule.choose(plain, offset.detach() @ text.T, scale)
-            self.debiased = encoded.number
-        return self.beta * (offset.detach() if self.panda.detach_offset else offset)
+    def offset(self, embedded: Tensor, negatives: Negatives) -> Tensor:
+        """What beta scales, (1, D) or (B, D), from the embeddings (M, D) of the negatives."""
+        if self.panda.detach_offset:
+            embedded = embedded.detach()
+        if not len(embedded):
+            return embedded.new_zeros(1, embedded.shape[1])
+        if negatives.assignment is None:
+            return embedded.mean(dim=0, keepdim=True)
+        return embedded[negatives.assignment.to(embedded.device)]
 
     def reset(self) -> None:
         self.generator.manual_seed(self.seed)
         self.rule.reset()
-        self.drawn, self.debiased, self.beta = 0, None, 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "generator": self.generator.get_state(),
-            "rule": self.rule.state_dict(),
-            "drawn": self.drawn,
-            "debiased": self.debiased,
-            "beta": self.beta,
-        }
+        return {"generator": self.generator.get_state(), "rule": self.rule.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.generator.set_state(state["generator"].cpu())
         self.rule.load_state_dict(state["rule"])
-        self.drawn, self.debiased, self.beta = state["drawn"], state["debiased"], state["beta"]
-
-
-def split_encoded(raw: Tensor, batch: Batch, embed: Embed = unit) -> Encoded:
-    """Features of one encoder pass over images and negatives (B+M, D) as embeddings and offset."""
-    raw = raw.float()
-    embedded = embed(raw)
-    size = batch.images.shape[0]
-    if batch.negatives is None:
-        return Encoded(embedded, raw=raw)
-    negatives = embedded[size:]
-    if batch.assignment is None:
-        offset = negatives.mean(dim=0, keepdim=True)
-    else:
-        offset = negatives[batch.assignment.to(raw.device)]
-    return Encoded(embedded[:size], offset, batch.number, raw=raw[:size], negatives=negatives.shape[0])

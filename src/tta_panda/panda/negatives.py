@@ -67,13 +67,7 @@ class NegativePlan:
     grid: PatchGrid
     source_image: Tensor  # (M, P) index into the batch
     source_cell: Tensor  # (M, P) index into the image's cells
-    border_image: Tensor | None = (
-        None  # (M,) image whose border is kept; None: the negative's own patches are reflected
-    )
-
-    @property
-    def count(self) -> int:
-        return self.source_image.shape[0]
+    border_image: Tensor | None = None  # (M,) whose border is kept; None: the negative's own patches are mirrored
 
 
 Sampler = Callable[[int, PatchGrid, int, torch.Generator], NegativePlan]
@@ -134,11 +128,7 @@ def _break_copies(source: Tensor, base: Tensor, batch: int, generator: torch.Gen
     return torch.where(copied[:, None], replaced, source)
 
 
-SAMPLERS: dict[str, Sampler] = {
-    "pool": sample_pool,
-    "same_cell": sample_same_cell,
-    "within_image": sample_within_image,
-}
+SAMPLERS: dict[str, Sampler] = {"pool": sample_pool, "same_cell": sample_same_cell, "within_image": sample_within_image}
 
 
 def sample_plan(sampler: str, images: Tensor, patch_size: int, count: int, generator: torch.Generator) -> NegativePlan:
@@ -156,24 +146,20 @@ def sample_plan(sampler: str, images: Tensor, patch_size: int, count: int, gener
 def apply_plan(images: Tensor, plan: NegativePlan) -> Tensor:
     """Lay out the planned patches as negatives (M, C, H, W) of the images' dtype and device."""
     grid, p = plan.grid, plan.grid.patch_size
-    channels = images.shape[1]
-    core = images[:, :, grid.top : grid.top + grid.rows * p, grid.left : grid.left + grid.columns * p]
-    patches = core.unflatten(3, (grid.columns, p)).unflatten(2, (grid.rows, p))  # (B, C, rows, p, columns, p), a view
+    core = ..., slice(grid.top, grid.top + grid.rows * p), slice(grid.left, grid.left + grid.columns * p)
+    patches = images[core].unflatten(3, (grid.columns, p)).unflatten(2, (grid.rows, p))  # (B, C, rows, p, columns, p)
     cell = plan.source_cell.to(images.device)
     chosen = patches.permute(0, 2, 4, 1, 3, 5)[
         plan.source_image.to(images.device), cell // grid.columns, cell % grid.columns
     ]  # (M, P, C, p, p): the only pixels that are copied
-    negatives: Tensor = (
-        chosen.view(plan.count, grid.rows, grid.columns, channels, p, p)
-        .permute(0, 3, 1, 4, 2, 5)
-        .reshape(plan.count, channels, grid.rows * p, grid.columns * p)
-    )
+    cells = chosen.unflatten(1, (grid.rows, grid.columns)).permute(0, 3, 1, 4, 2, 5)  # (M, C, rows, p, columns, p)
+    negatives: Tensor = cells.flatten(4).flatten(2, 3)
     if not any(grid.padding):
         return negatives
     if plan.border_image is None:
         return _reflect(negatives, grid)
     framed = images[plan.border_image.to(images.device)].clone()
-    framed[:, :, grid.top : grid.top + grid.rows * p, grid.left : grid.left + grid.columns * p] = negatives
+    framed[core] = negatives
     return framed
 
 

@@ -1,10 +1,9 @@
-"""The operations of AugMix that move pixels, as Pillow moves them: blended between neighbours, black from outside."""
+"""The operations of AugMix that move pixels, as Pillow does: interpolated, and black outside the image."""
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ from torch import Tensor
 
 
 def shear_x(images: Tensor, slopes: Tensor) -> Tensor:
-    """Move each row sideways, by the slope times its place in the image."""
+    """Move each row sideways, by the slope times its distance from the top."""
     height, width = images.shape[2:]
     shift = slopes[:, None] * (torch.arange(height, dtype=torch.float64) + 0.5)  # (N, H)
     whole = shift.floor()
@@ -30,41 +29,12 @@ def shear_x(images: Tensor, slopes: Tensor) -> Tensor:
 
 
 def shear_y(images: Tensor, slopes: Tensor) -> Tensor:
-    """Move each column up or down, by the slope times its place in the image."""
+    """Move each column up or down, by the slope times its distance from the left."""
     return shear_x(images.transpose(2, 3).contiguous(), slopes).transpose(2, 3).contiguous()
 
 
-def translate_x(images: Tensor, pixels: int) -> Tensor:
-    """Take each pixel from `pixels` to its right."""
-    return _translate(images, pixels, dim=3)
-
-
-def translate_y(images: Tensor, pixels: int) -> Tensor:
-    """Take each pixel from `pixels` below it."""
-    return _translate(images, pixels, dim=2)
-
-
-def rotate(images: Tensor, degrees: int) -> Tensor:
-    """Rotate counter-clockwise about the centre."""
-    if degrees == 0:
-        return images
-    source = _rotation(degrees, *images.shape[2:], images.device)
-    pixels = images.flatten(2).float()  # (N, 3, H * W)
-    upper_left, upper_right, lower_left, lower_right = (
-        pixels.gather(2, corner.expand_as(pixels)) for corner in source.corners
-    )
-    upper = torch.lerp(upper_left, upper_right, source.part_x)
-    lower = torch.lerp(lower_left, lower_right, source.part_x)
-    rotated = _cut_off(torch.lerp(upper, lower, source.part_y))
-    return rotated.mul_(source.inside).view_as(images)
-
-
-def _cut_off(pixels: Tensor) -> Tensor:
-    """Floats to uint8, rounded down as Pillow does here; by way of 16 bits it is four times as fast."""
-    return pixels.short().to(torch.uint8)
-
-
-def _translate(images: Tensor, shift: int, dim: int) -> Tensor:
+def translate(images: Tensor, shift: int, dim: int) -> Tensor:
+    """Take each pixel from `shift` pixels to its right (`dim` 3) or below it (`dim` 2)."""
     length = images.shape[dim]
     if abs(shift) >= length:
         return torch.zeros_like(images)
@@ -73,17 +43,34 @@ def _translate(images: Tensor, shift: int, dim: int) -> Tensor:
     return F.pad(kept, border if dim == 3 else (0, 0, *border))
 
 
-class _Rotation(NamedTuple):
-    """Where the pixels (H * W) of a rotated image come from."""
+def rotate(images: Tensor, degrees: int) -> Tensor:
+    """Rotate counter-clockwise about the centre."""
+    if degrees == 0:
+        return images
+    corners, part_x, part_y, inside = _rotation(degrees, *images.shape[2:], images.device)
+    pixels = images.flatten(2).float()  # (N, 3, H * W)
+    upper_left, upper_right, lower_left, lower_right = (
+        pixels.gather(2, corner.expand_as(pixels)) for corner in corners
+    )
+    upper = torch.lerp(upper_left, upper_right, part_x)
+    lower = torch.lerp(lower_left, lower_right, part_x)
+    return _cut_off(torch.lerp(upper, lower, part_y)).mul_(inside).view_as(images)
 
-    corners: tuple[Tensor, ...]  # indices of the four neighbours
-    part_x: Tensor  # how far it is to the right ones
-    part_y: Tensor  # how far it is to the lower ones
-    inside: Tensor  # 1, or 0 for what comes from outside
+
+def _cut_off(pixels: Tensor) -> Tensor:
+    """Floats to uint8, rounded down as Pillow does here; by way of 16 bits it is four times as fast."""
+    return pixels.short().to(torch.uint8)
 
 
 @functools.lru_cache(maxsize=8)  # at the strengths of AugMix there are four angles
-def _rotation(degrees: int, height: int, width: int, device: torch.device) -> _Rotation:
+def _rotation(
+    degrees: int, height: int, width: int, device: torch.device
+) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
+    """Where the pixels of a rotated image come from, each (H * W).
+
+    Returns the indices of the four neighbours, the distances to the left and the upper ones, and 1 for pixels from
+    inside the image, 0 for others.
+    """
     x = torch.arange(width, dtype=torch.float64) + 0.5 - width / 2
     y = (torch.arange(height, dtype=torch.float64) + 0.5 - height / 2)[:, None]
     cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
@@ -93,6 +80,6 @@ def _rotation(degrees: int, height: int, width: int, device: torch.device) -> _R
     left, top = (from_x - 0.5).floor(), (from_y - 0.5).floor()
     columns = [(left + step).clamp(0, width - 1) for step in (0, 1)]
     rows = [(top + step).clamp(0, height - 1) for step in (0, 1)]
-    corners = tuple((row * width + column).long().to(device) for row in rows for column in columns)
+    corners = [(row * width + column).long().to(device) for row in rows for column in columns]
     part_x, part_y = (from_x - 0.5 - left).float(), (from_y - 0.5 - top).float()
-    return _Rotation(corners, part_x.to(device), part_y.to(device), inside.to(torch.uint8).to(device))
+    return corners, part_x.to(device), part_y.to(device), inside.byte().to(device)

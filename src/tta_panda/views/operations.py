@@ -1,28 +1,30 @@
 """The operations of AugMix on many images at once, equal to Pillow's on the 8-bit grid.
 
-Images are uint8 (N, 3, H, W), on any device, and are left as they are. Operations that need a map of pixels for each
-strength take one strength for all images; the others take one for each (N,), on the CPU. Those that replace values are
-here, those that move pixels in `geometry`.
+Images are uint8 (N, 3, H, W), on any device, and are not changed. `SHARED` operations take one strength for all images,
+`INDIVIDUAL` ones take one for each (N,), on the CPU. Those that change values are here, those that move pixels in
+`geometry`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from tta_panda.views.geometry import rotate, shear_x, shear_y, translate_x, translate_y
+from tta_panda.views.geometry import rotate, shear_x, shear_y, translate
 
 
 def autocontrast(images: Tensor, _: Tensor) -> Tensor:
-    """Stretch each channel to the whole range; one of a single value stays as it is."""
+    """Stretch each channel to the whole range; a channel of one value stays as it is."""
     flat = images.flatten(2)
-    low, high = flat.amin(dim=2).double()[..., None], flat.amax(dim=2).double()[..., None]  # (N, 3, 1)
-    values = torch.arange(256, dtype=torch.float64, device=images.device)
+    # The tables are computed on the CPU: they are small, and not every device has double precision.
+    low, high = flat.amin(dim=2).cpu().double()[..., None], flat.amax(dim=2).cpu().double()[..., None]  # (N, 3, 1)
+    values = torch.arange(256, dtype=torch.float64)
     scale = torch.full_like(low, 255) / (high - low)  # a number divided by a tensor is rounded twice
     table = (values * scale + -low * scale).clamp(0, 255)
-    return _look_up(images, torch.where(high > low, table, values).to(torch.uint8))
+    return _look_up(images, torch.where(high > low, table, values).to(torch.uint8).to(images.device))
 
 
 def equalize(images: Tensor, _: Tensor) -> Tensor:
@@ -42,10 +44,10 @@ def posterize(images: Tensor, bits: Tensor) -> Tensor:
 
 
 def solarize(images: Tensor, threshold: Tensor) -> Tensor:
-    """Invert what is as bright as the threshold or brighter."""
+    """Invert values at or above the threshold."""
     below = _per_image(threshold - 1, images).short()
     bright = (below - images.short()) >> 15  # all bits set, or none: ten times as fast as a comparison
-    return images ^ bright.to(torch.uint8)  # 255 - x is x with all its bits turned
+    return images ^ bright.to(torch.uint8)  # 255 - x is x with all bits flipped
 
 
 INDIVIDUAL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -58,8 +60,8 @@ INDIVIDUAL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 SHARED: dict[str, Callable[[Tensor, int], Tensor]] = {
     "rotate": rotate,
-    "translate_x": translate_x,
-    "translate_y": translate_y,
+    "translate_x": partial(translate, dim=3),
+    "translate_y": partial(translate, dim=2),
 }
 
 

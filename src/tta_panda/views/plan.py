@@ -1,7 +1,9 @@
-"""What is drawn for a view: its crop, its flip, and for AugMix the chains of operations and how they are mixed.
+"""What is drawn at random for a view: its crop, its flip, and for AugMix the chains of operations and their weights.
 
 As with negatives, randomness and pixels are kept apart: `sample_view_plan` needs sizes and a generator but no image,
-`apply_view_plan` needs no generator. Plans live on the CPU, so a seed means the same views on any device.
+`apply_view_plan` needs no generator. Plans live on the CPU, so a seed gives the same views on any device.
+
+Crops are taken from images of any size and resized to the size of the views, as the published code does with files.
 
 Shapes: B images, V views, H W image.
 """
@@ -9,17 +11,17 @@ Shapes: B images, V views, H W image.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError, UnknownNameError
 
-ViewKind = Literal["augmix", "crops"]
-VIEW_KINDS: tuple[ViewKind, ...] = get_args(ViewKind)
+Augmentation = Literal["augmix", "crops"]
+AUGMENTATIONS: tuple[Augmentation, ...] = get_args(Augmentation)
 """augmix: crop, flip, and three mixed chains of operations (TPT, TPS). crops: crop and flip alone (Zero)."""
 
 CHAINS = 3
@@ -29,18 +31,11 @@ NO_OPERATION = -1
 _SCALE = (0.08, 1.0)  # share of the image's area that a crop covers
 _RATIO = (3 / 4, 4 / 3)  # of a crop's width to its height
 _TRIES = 10
-_LEVEL = (0.1, 1.0)  # of the ten that the published code calls the maximum
+_LEVEL = (0.1, 1.0)  # on the published scale from 0 to 10
 
-
-def _unused(level: Tensor, sign: Tensor, height: int, width: int) -> Tensor:
-    return torch.zeros_like(level)
-
-
-_Strength = Callable[[Tensor, Tensor, int, int], Tensor]
-
-_STRENGTHS: dict[str, _Strength] = {
-    "autocontrast": _unused,
-    "equalize": _unused,
+_STRENGTHS: dict[str, Callable[[Tensor, Tensor, int, int], Tensor]] = {
+    "autocontrast": lambda level, sign, height, width: 0 * level,  # has no strength
+    "equalize": lambda level, sign, height, width: 0 * level,
     "posterize": lambda level, sign, height, width: 4 - (level * 4 / 10).trunc(),  # bits
     "rotate": lambda level, sign, height, width: sign * (level * 30 / 10).trunc(),  # degrees
     "solarize": lambda level, sign, height, width: 256 - (level * 256 / 10).trunc(),  # threshold
@@ -56,63 +51,71 @@ OPERATIONS: tuple[str, ...] = tuple(_STRENGTHS)
 
 @dataclass(frozen=True)
 class ViewPlan:
-    """Everything random about `count` views of each image. `plan[a:b]` is the plan of the images a to b."""
+    """Everything random about `count` views of each image. `plan[a:b]` is the plan for `images[a:b]`."""
 
-    kind: str
-    height: int
+    augmentation: str
+    height: int  # of the images
     width: int
-    boxes: Tensor  # (B, V, 4) top, left, height and width of the crop, in pixels
+    sides: tuple[int, int]  # height and width of the views
+    boxes: Tensor  # (B, V, 4) top, left, height and width of the crop, in pixels of the image
     flips: Tensor  # (B, V) bool
     operations: Tensor  # (B, V, chain, step) index into OPERATIONS, or NO_OPERATION; no chains for crops
     strengths: Tensor  # (B, V, chain, step) what the operation is given: degrees, pixels, bits, ...
     weights: Tensor  # (B, V, 1 + chains) of the crop and of each chain; they sum to one
 
     @property
-    def images(self) -> int:
-        return self.boxes.shape[0]
-
-    @property
     def count(self) -> int:
-        """Views per image, the plain one not among them."""
+        """Views per image, not counting the image itself."""
         return self.boxes.shape[1]
 
     def __len__(self) -> int:
-        return self.images
+        """Number of images."""
+        return self.boxes.shape[0]
 
     def __getitem__(self, images: slice) -> ViewPlan:
         if not isinstance(images, slice):
             raise InvalidInputError(f"A plan is sliced over its images, as in plan[0:8]; got {images!r}.")
-        return replace(
-            self,
-            boxes=self.boxes[images],
-            flips=self.flips[images],
-            operations=self.operations[images],
-            strengths=self.strengths[images],
-            weights=self.weights[images],
-        )
+        tensors: dict[str, Any] = {
+            name: value[images] for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **tensors)
 
 
 def sample_view_plan(
-    kind: str, batch: int, count: int, height: int, width: int, generator: torch.Generator
+    augmentation: str,
+    shape: Sequence[int],
+    count: int,
+    generator: torch.Generator,
+    sides: tuple[int, int] | None = None,
 ) -> ViewPlan:
-    """Draw `count` views of each of `batch` images of `height` x `width` pixels."""
-    if kind not in VIEW_KINDS:
-        raise UnknownNameError("kind of views", kind, VIEW_KINDS)
-    if batch < 1 or height < 1 or width < 1:
+    """Draw `count` views of each image of a batch of shape (B, 3, H, W).
+
+    Args:
+        augmentation: one of `AUGMENTATIONS`.
+        shape: shape of the images.
+        count: views per image, not counting the image itself.
+        generator: a generator on the CPU, so that a seed gives the same views on any device.
+        sides: height and width of the views; by default those of the images.
+    """
+    batch, _, height, width = shape
+    sides = sides or (height, width)
+    if augmentation not in AUGMENTATIONS:
+        raise UnknownNameError("augmentation", augmentation, AUGMENTATIONS)
+    if min(batch, height, width, *sides) < 1:
         raise InvalidInputError(f"Views need images with pixels, got {batch} image(s) of {height}x{width} px.")
     if count < 0:
-        raise InvalidInputError(f"The count of views must not be negative, got {count}.")
+        raise InvalidInputError(f"The number of views must not be negative, got {count}.")
     if generator.device.type != "cpu":
         raise InvalidInputError(
-            f"Plans are drawn on the CPU, so that a seed means the same on any device; got a generator of "
-            f"{generator.device}. Make one by torch.Generator().manual_seed(0)."
+            f"Plans are drawn on the CPU, so that a seed gives the same views on any device; got a generator on "
+            f"{generator.device}. Make one with torch.Generator().manual_seed(0)."
         )
     boxes = _sample_boxes((batch, count), height, width, generator)
     flips = _uniform((batch, count), generator) < 0.5
-    chains = CHAINS if kind == "augmix" else 0
-    operations, strengths = _sample_chains((batch, count, chains, LONGEST_CHAIN), height, width, generator)
+    chains = CHAINS if augmentation == "augmix" else 0
+    operations, strengths = _sample_chains((batch, count, chains, LONGEST_CHAIN), *sides, generator)
     weights = _sample_weights((batch, count), chains, generator)
-    return ViewPlan(kind, height, width, boxes, flips, operations, strengths, weights)
+    return ViewPlan(augmentation, height, width, sides, boxes, flips, operations, strengths, weights)
 
 
 def _uniform(shape: tuple[int, ...], generator: torch.Generator, low: float = 0.0, high: float = 1.0) -> Tensor:
@@ -127,21 +130,13 @@ def _sample_boxes(shape: tuple[int, int], height: int, width: int, generator: to
     fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
     first = fits.to(torch.uint8).argmax(dim=2, keepdim=True)
     found = fits.any(dim=2)
-    central_height, central_width = _central_sides(height, width)
-    h = heights.gather(2, first)[..., 0].where(found, torch.tensor(float(central_height), dtype=torch.float64))
-    w = widths.gather(2, first)[..., 0].where(found, torch.tensor(float(central_width), dtype=torch.float64))
+    # The largest central crop whose ratio is allowed.
+    central = torch.tensor([min(height, round(width / _RATIO[0])), min(width, round(height * _RATIO[1]))]).double()
+    h = heights.gather(2, first)[..., 0].where(found, central[0])
+    w = widths.gather(2, first)[..., 0].where(found, central[1])
     top = (_uniform(shape, generator) * (height - h + 1)).floor().where(found, ((height - h) / 2).floor())
     left = (_uniform(shape, generator) * (width - w + 1)).floor().where(found, ((width - w) / 2).floor())
     return torch.stack([top, left, h, w], dim=2).long()
-
-
-def _central_sides(height: int, width: int) -> tuple[int, int]:
-    """The largest central crop whose ratio is allowed."""
-    if width / height < _RATIO[0]:
-        return round(width / _RATIO[0]), width
-    if width / height > _RATIO[1]:
-        return height, round(height * _RATIO[1])
-    return height, width
 
 
 def _sample_chains(
