@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from tta_panda.cli import main
+from tta_panda.evaluation.config import StreamConfig
 
 COMMAND = [
     sys.executable,
@@ -84,7 +85,7 @@ def test_run_writes_a_record_and_skips_it_the_second_time(succeeded, tmp_path):
     [record] = (tmp_path / "runs").glob("*.json")
     written = record.stat().st_mtime_ns
     saved = json.loads(record.read_text())
-    assert saved["config"]["options"]["beta"] == 0.4
+    assert saved["config"]["method"]["options"]["beta"] == 0.4
     assert saved["mean_beta"] == pytest.approx(0.4)
     assert "1 of 1 existed already" in succeeded(*arguments)
     assert record.stat().st_mtime_ns == written
@@ -93,16 +94,11 @@ def test_run_writes_a_record_and_skips_it_the_second_time(succeeded, tmp_path):
 def test_json_is_one_document_on_stdout(succeeded, tmp_path):
     arguments = ["run", "--method", "clip,clip+panda", "--corruption", "fog,clean", *SMALL, "-o", tmp_path, "--json"]
     document = json.loads(succeeded(*arguments))
-    found = [(row["method"], row["panda"], row["corruption"], row["severity"]) for row in document["rows"]]
-    assert found == [
-        ("clip", False, "fog", 5),
-        ("clip", True, "fog", 5),
-        ("clip", False, "clean", 0),
-        ("clip", True, "clean", 0),
-    ]
+    found = [(row["method"], row["corruption"], row["severity"]) for row in document["rows"]]
+    assert found == [("clip", "fog", 5), ("clip+panda", "fog", 5), ("clip", "clean", 0), ("clip+panda", "clean", 0)]
     for row in document["rows"]:
         assert 0 <= row["accuracy"] <= 1
-        assert 0 <= row["l1"] <= 2
+        assert 0 <= row["bias"] <= 2
         assert row["samples"] == 40
         assert row["seed"] == 0
 
@@ -120,9 +116,9 @@ class Outside(HTMLParser):
 
 
 def test_bench_prints_tables_and_writes_a_self_contained_report(succeeded, tmp_path):
-    arguments = ["bench", "--methods", "clip,tent", *SMALL, "--corruption", "clean,fog,contrast", "-o", tmp_path]
+    arguments = ["bench", "--method", "clip,tent", *SMALL, "--corruption", "clean,fog,contrast", "-o", tmp_path]
     printed = succeeded(*arguments)
-    for word in ("Accuracy (%)", "Prediction bias (L1)", "tent+panda", "Δ", "weather", "mean of 2", "lower in"):
+    for word in ("Accuracy (%)", "Prediction bias (L1)", "tent+panda", "Δ", "weather", "mean of 2", "lower on"):
         assert word in printed
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.count("<svg") == 4  # bars and histograms for clip and for tent
@@ -133,12 +129,9 @@ def test_bench_prints_tables_and_writes_a_self_contained_report(succeeded, tmp_p
     assert outside.found == []
     rows = json.loads(succeeded(*arguments, "--json"))["rows"]
     assert len(rows) == 12
-    assert {(row["method"], row["panda"]) for row in rows} == {
-        ("clip", False),
-        ("clip", True),
-        ("tent", False),
-        ("tent", True),
-    }
+    assert {row["method"] for row in rows} == {"clip", "clip+panda", "tent", "tent+panda"}
+    exported = (tmp_path / "tables" / "comparison-accuracy.csv").read_text(encoding="utf-8")
+    assert exported.startswith("corruption,clip,clip+panda,Δ clip+panda,tent,tent+panda,Δ tent+panda")
 
     before = page
     (tmp_path / "report.html").unlink()
@@ -154,11 +147,51 @@ def test_bench_of_all_methods_prints_means_and_passes(succeeded, tmp_path):
     assert "Encoded per batch of 10 images" in printed
     rows = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line.strip()}
     assert rows["sar+panda"][1] != "0"
-    assert rows["zero"][:2] == ["30", "0"]
-    assert rows["zero+panda"][:2] == ["31", "0"]
+    assert rows["zero"][:2] == ["30.0", "0.0"]
+    assert rows["zero+panda"][:2] == ["31.0", "0.0"]
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     for word in ("Accuracy (%)", "bat+panda", "images with gradient"):
         assert word in page
+
+
+def test_one_that_diverges_is_named_and_the_others_are_shown(tta_panda, tmp_path):
+    arguments = ["bench", "--method", "clip,tent", *SMALL, "--corruption", "fog", "--set", "lr=1e30", "-o", tmp_path]
+    for _ in range(2):
+        outcome = tta_panda(*arguments)
+        assert outcome.code == 0
+        assert "diverged: tent on fog at severity 5, seed 0: Predictions became NaN" in outcome.stderr
+        assert f"To try again, delete {tmp_path}" in outcome.stderr
+        assert "clip+panda" in outcome.stdout and outcome.stdout.count("diverged") >= 4  # both tables, both variants
+        assert "diverged" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    everything = [
+        "bench",
+        "--method",
+        "tent",
+        *SMALL,
+        "--corruption",
+        "fog",
+        "--set",
+        "lr=1e30",
+        "-o",
+        tmp_path / "all",
+    ]
+    outcome = tta_panda(*everything, "--json")
+    assert outcome.code == 0
+    assert {row["status"] for row in json.loads(outcome.stdout)["missing"]} == {"diverged"}
+
+
+def test_several_seeds_are_printed_with_their_spread(succeeded, tmp_path):
+    arguments = ["bench", "--method", "clip", *SMALL, "--corruption", "fog", "--seed", "0-2", "-o", tmp_path]
+    assert re.search(r"fog +[\d.]+ ± [\d.]+ +[\d.]+ ± [\d.]+ +[+-][\d.]+ ± [\d.]+", succeeded(*arguments))
+
+
+def test_what_is_said_of_a_stream_is_in_the_record(succeeded, tmp_path):
+    said = {"data": "glyphs-val-c", "corruption": "fog", "severity": 3, "order": "given", "seed": 2, "batch_size": 7}
+    said |= {"limit": 9, "preprocess": "exact", "precision": "bf16", "model": "mini"}
+    flags = [word for name, value in said.items() for word in (f"--{name.replace('_', '-')}", value)]
+    [row] = json.loads(succeeded("run", "--method", "clip", *flags, "-o", tmp_path, "--json"))["rows"]
+    assert {name: row[name] for name in said} == said
+    assert said.keys() == StreamConfig.options().keys()
 
 
 def test_the_protocol_and_the_settings_are_in_the_record(succeeded, tmp_path):
@@ -173,7 +206,7 @@ def test_the_protocol_and_the_settings_are_in_the_record(succeeded, tmp_path):
 def test_run_of_everything_is_all_methods_with_and_without_panda(succeeded, tmp_path):
     arguments = ["run", "--data", "glyphs-val-c", "--limit", "4", "--corruption", "fog", "--set", "views=2"]
     rows = json.loads(succeeded(*arguments, "-o", tmp_path, "--json"))["rows"]
-    assert len({(row["method"], row["panda"]) for row in rows}) == 20
+    assert len({row["method"] for row in rows}) == 20
 
 
 @pytest.mark.parametrize(
@@ -195,6 +228,8 @@ def test_ls_lists_by_kind(succeeded, kind, name):
     ("arguments", "message"),
     [
         (["run", "--method", "tnet"], "Did you mean 'tent'"),
+        (["bench", "--method", "tent+pnda"], "Did you mean 'tent+panda'"),
+        (["reproduce", "all", "table-mian"], "Did you mean 'table-main'"),
         (["run", "--method", "clip", "--corruption", "fgo"], "Did you mean 'fog'"),
         (["run", "--method", "clip", "--data", "glyhps-c"], "Did you mean 'glyphs-c'"),
         (["run", "--method", "clip", "--model", "mino"], "Did you mean"),
@@ -211,7 +246,7 @@ def test_ls_lists_by_kind(succeeded, kind, name):
         (["run", "--protocol", "papr"], "Did you mean 'paper'"),
         (["report", "nowhere"], "no folder nowhere"),
         (["ls", "methds"], "Did you mean 'methods'"),
-        (["run", "--method", "clip", "--seed", "-1"], "not be negative"),
+        (["run", "--method", "clip", "--seed", "-1"], "seed must be at least 0"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -237,7 +272,7 @@ def test_weights_that_cannot_be_fetched_name_the_file_to_bring(tta_panda, monkey
 
 
 def test_ctrl_c_keeps_what_is_finished(tmp_path):
-    arguments = ["bench", "--methods", "clip,tent", "--data", "glyphs-val-c", "--corruption", "all", "-o", tmp_path]
+    arguments = ["bench", "--method", "clip,tent", "--data", "glyphs-val-c", "--corruption", "all", "-o", tmp_path]
     with subprocess.Popen(
         [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as process:
@@ -276,7 +311,7 @@ def test_methods_that_a_model_cannot_serve_are_named_and_the_others_run(tta_pand
     document = json.loads(outcome.stdout)
     assert [row["method"] for row in document["rows"]] == ["clip"]
     assert len(document["rows"][0]["weights_hash"]) == 16
-    assert document["unavailable"].keys() == {"tpt", "tpt+panda", "bat"}
+    assert [row["what"] for row in document["missing"]] == ["tpt", "tpt+panda", "bat"]
     assert "not run: tpt, tpt+panda: TPT tunes" in outcome.stderr
     arguments[2] = "bat"
     outcome = tta_panda(*arguments)
@@ -298,7 +333,7 @@ def test_precision_is_part_of_a_record(succeeded, tmp_path):
     [
         (["--device", "cuda"], "The device 'cuda' cannot be used here"),
         (["--precision", "fp8"], "Unknown precision 'fp8'"),
-        (["--model", "ViT-B-32:openai", "--pretrained", "openai"], "named twice"),
+        (["--model", "mini:openai"], "mini has its own weights: omit ':openai'"),
     ],
 )
 def test_devices_and_weights_that_are_not_there_get_a_sentence(tta_panda, arguments, message):

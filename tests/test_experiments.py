@@ -5,27 +5,35 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import json
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
+from data_files import write_cifar_c
+from records import make_record
 from rich.console import Console
 
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.data.fingerprint import MADE
-from tta_panda.errors import InvalidInputError
-from tta_panda.evaluation.presets import PRESETS
-from tta_panda.evaluation.record import PassesPerBatch, RunConfig, RunRecord, Tenth
+from tta_panda.errors import InvalidInputError, UnknownNameError
+from tta_panda.evaluation.config import EMBEDDED, RunConfig, StreamConfig
+from tta_panda.evaluation.plan import Sources
+from tta_panda.evaluation.record import Divergence, PassesPerBatch, RunRecord
+from tta_panda.evaluation.run import Outcome
 from tta_panda.experiments import EXPERIMENTS
-from tta_panda.experiments.base import Outcomes
-from tta_panda.experiments.paper import MEAN, Printed, printed_accuracy
-from tta_panda.experiments.results import ACCURACY, DIVERGED, NOT_RUN, Cell, Column, Result, Row, Table
+from tta_panda.experiments.base import SetupResults
+from tta_panda.experiments.paper import BACKBONES, MEAN, printed_accuracy
+from tta_panda.experiments.reproduction import Reproduction, across_benchmarks, setup_notes
 from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
 from tta_panda.methods import METHODS
-from tta_panda.reporting.cells import grid_of
+from tta_panda.methods.presets import PRESETS
 from tta_panda.reporting.exports import latex_text, to_csv, to_latex, to_markdown
-from tta_panda.reporting.reproduction import Part, Reproduction, render_reproductions, write_files
-from tta_panda.reporting.terminal import print_experiment
+from tta_panda.reporting.pages import Part, Section, render_page, write_figures, write_tables
+from tta_panda.reporting.terminal import print_result
+from tta_panda.reporting.text import to_text
+from tta_panda.results.figure import Result
+from tta_panda.results.table import ACCURACY, DIVERGED, NOT_RUN, Cell, Column, Printed, Row, Table
 
 QUICK = Setup(quick=True, seeds=(0, 1))
 
@@ -33,29 +41,27 @@ QUICK = Setup(quick=True, seeds=(0, 1))
 def made_up(config: RunConfig) -> RunRecord:
     """A record with numbers that depend on the configuration and on nothing else."""
     chance = int(hashlib.sha256(config.key.encode()).hexdigest()[:8], 16) / 2**32
-    return RunRecord(
-        config=config,
-        samples=100,
-        accuracy=0.5 + chance / 4,
-        accuracy_stderr=0.05,
-        l1=1 - chance,
-        ece=chance / 2,
-        nll=2 - chance,
-        nll_stderr=0.1,
-        recall_sd=0.2,
-        recall_min=0.1,
-        recall_max=0.9,
-        class_names=["heart", "star"],
-        predicted_counts=[70, 30],
-        label_counts=[50, 50],
-        mean_probabilities=[0.7, 0.3],
-        passes=PassesPerBatch(images=100, images_with_gradient=0, texts=0, texts_with_gradient=0),
-        tenths=[Tenth(samples=10, accuracy=chance, l1=chance) for _ in range(10)],
-        seconds=1 + chance,
-        images_per_second=50.0,
-        peak_memory=1 << 28,
-        environment={"python": "3"},
+    return make_record(config=config, accuracy=0.5 + chance / 4, bias=1 - chance)
+
+
+def papers(benchmark: str = "cifar10-c", **more) -> Setup:
+    """One of the paper's benchmarks, as the paper runs it unless `more` says otherwise."""
+    preset = PRESETS[benchmark]
+    model = more.pop("model", preset.model)
+    changes = {name: more.pop(name) for name in StreamConfig.options() if name in more}
+    stream = StreamConfig(**{"model": model, "data": preset.data} | changes)
+    return Setup(
+        **{"stream": stream, "sources": Sources(model), "preset": preset, "seeds": (0,), "beta": "paper", **more}
     )
+
+
+def page_of(*parts: Part) -> str:
+    return render_page("title", "lead", parts, [])
+
+
+def part_of(setup: Setup, *reproductions: Reproduction) -> Part:
+    sections = [Section(each.name, each.experiment.title, each.result, each.runs) for each in reproductions]
+    return Part(setup.stream.data, sections, setup_notes(setup))
 
 
 def records_of(name: str, setup: Setup) -> dict[str, RunRecord]:
@@ -64,11 +70,11 @@ def records_of(name: str, setup: Setup) -> dict[str, RunRecord]:
 
 def reproduction(name: str, setup: Setup = QUICK, records: dict[str, RunRecord] | None = None) -> Reproduction:
     found = records_of(name, setup) if records is None else records
-    return Reproduction.of(name, EXPERIMENTS.get(name)(), setup, found)
+    return Reproduction.of(name, EXPERIMENTS.get(name)(), setup, Outcome(found))
 
 
 def texts(table: Table) -> list[str]:
-    return [cell.text for row in grid_of(table).rows for cell in row.cells]
+    return [cell.text for row in to_text(table).rows for cell in row.cells]
 
 
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
@@ -88,7 +94,7 @@ def test_what_was_not_run_says_so_and_nothing_is_invented(name):
     each = reproduction(name, records={})
     own = [table for table in each.result.tables if not table.of_paper]
     assert {text for table in own for text in texts(table)} <= {NOT_RUN}
-    render_reproductions([Part(QUICK, [each])])
+    page_of(part_of(QUICK, each))
 
 
 def test_what_an_experiment_needs_follows_from_its_runs():
@@ -112,7 +118,7 @@ def test_seeds_change_every_run_and_methods_share_them():
     runs = EXPERIMENTS.get("table-main")().runs(Setup(seeds=(3, 7)))
     by_method: dict[str, set[tuple[str, int]]] = {}
     for config in runs:
-        by_method.setdefault(str(config.method_name), set()).add((config.corruption, config.seed))
+        by_method.setdefault(config.method.name, set()).add((config.stream.corruption, config.stream.seed))
     assert len(by_method) == 2 * len(list(METHODS))
     assert all(places == {(c, s) for c in CORRUPTIONS for s in (3, 7)} for places in by_method.values())
 
@@ -121,7 +127,7 @@ def test_means_and_spreads_are_over_seeds():
     setup = Setup(seeds=(0, 1, 2))
     series = setup.plain("clip")
     records = records_of("fig-histograms", setup)
-    found = Outcomes(setup, records).mean(series, ACCURACY)
+    found = SetupResults(setup, records).mean(series, ACCURACY)
     [variant] = series.candidates
     by_seed = [
         100 * statistics.fmean(made_up(setup.runs(variant, c)[seed]).accuracy for c in CORRUPTIONS) for seed in range(3)
@@ -129,8 +135,8 @@ def test_means_and_spreads_are_over_seeds():
     assert found.value == pytest.approx(statistics.fmean(by_seed))
     assert found.sd == pytest.approx(statistics.stdev(by_seed))
     records.pop(setup.runs(variant, "fog")[2].key)
-    assert Outcomes(setup, records).mean(series, ACCURACY) == Cell()
-    assert Outcomes(setup, records).cell(series, ACCURACY, "snow").value is not None
+    assert SetupResults(setup, records).mean(series, ACCURACY) == Cell()
+    assert SetupResults(setup, records).cell(series, ACCURACY, "snow").value is not None
 
 
 def test_the_papers_beta_needs_a_benchmark():
@@ -138,12 +144,21 @@ def test_the_papers_beta_needs_a_benchmark():
         Setup(beta="paper")
     with pytest.raises(InvalidInputError, match="number"):
         Setup(beta=math.nan)
-    preset = PRESETS["cifar10-c"]
-    setup = Setup(model="ViT-B-32-quickgelu:openai", data="cifar10-c", preset=preset, beta="paper")
+    setup = papers()
     [variant] = setup.panda("tent").candidates
-    assert setup.options(variant)["beta"] == 0.6
+    assert setup.method(variant).options["beta"] == 0.6
     assert setup.benchmark == "cifar10-c"
-    assert Setup(beta=0.3).options(Setup(beta=0.3).panda("tent").candidates[0])["beta"] == 0.3
+    assert Setup(beta=0.3).method(Setup(beta=0.3).panda("tent").candidates[0]).options["beta"] == 0.3
+
+
+def test_settings_go_to_every_method_that_has_them():
+    setup = Setup(settings={"lr": 0.5, "ratio": 0.2})
+    found = {name: setup.method(setup.variant(name)).options for name in ("clip", "tent", "tent+panda")}
+    assert "lr" not in found["clip"] and found["tent"]["lr"] == 0.5 and "ratio" not in found["tent"]
+    assert (found["tent+panda"]["lr"], found["tent+panda"]["ratio"]) == (0.5, 0.2)
+    assert setup.method(setup.variant("tent", lr=0.1)).options["lr"] == 0.1  # what an experiment varies goes first
+    with pytest.raises(UnknownNameError, match="'lr'"):
+        Setup(settings={"lrr": 1})
 
 
 def test_the_best_of_the_grid_is_the_best_and_says_on_what_it_was_chosen():
@@ -153,8 +168,8 @@ def test_the_best_of_the_grid_is_the_best_and_says_on_what_it_was_chosen():
     titles = [column.title for column in table.columns]
     assert titles == ["plain", "+panda (auto, no labels)", "Δ", f"+panda ({BEST_OF_GRID})", "Δ", "its beta"]
     tent = next(row for row in table.rows if row.name == "tent")
-    outcomes = Outcomes(setup, each.records)
-    means = {beta: outcomes.mean(setup.panda("tent", beta=beta), ACCURACY).value for beta in BETA_GRID}
+    results = SetupResults(setup, each.records)
+    means = {beta: results.mean(setup.panda("tent", beta=beta), ACCURACY).value for beta in BETA_GRID}
     assert tent.cells[3].value == max(means.values())
     assert means[tent.cells[5].value] == tent.cells[3].value
     choices = reproduction("fig-beta").result.tables[-1]
@@ -166,7 +181,7 @@ def test_the_papers_numbers():
     assert printed_accuracy("imagenet-c", "deyo", "plain", "elastic_transform") == Printed(2.4, 0.3)
     assert printed_accuracy("cifar100-c", "deyo", "offset") == Printed(43.3, 0.1)
     assert printed_accuracy(None, "tent", "plain") is None
-    for benchmark in PRESETS:
+    for benchmark in BACKBONES:
         for method in METHODS:
             for variant in ("plain", "panda"):
                 every = [printed_accuracy(benchmark, method, variant, name).value for name in CORRUPTIONS]
@@ -175,8 +190,7 @@ def test_the_papers_numbers():
 
 
 def test_the_papers_numbers_stand_beside_ours_where_the_setting_is_the_papers():
-    preset = PRESETS["cifar10-c"]
-    setup = Setup("ViT-B-32-quickgelu:openai", "cifar10-c", preset, seeds=(0,), beta="paper")
+    setup = papers()
     for name in ("table-main", "table-corruptions", "table-pda", "table-nda"):
         result = reproduction(name, setup).result
         assert not any(table.of_paper for table in result.tables)
@@ -186,7 +200,7 @@ def test_the_papers_numbers_stand_beside_ours_where_the_setting_is_the_papers():
         assert not any(cell.paper for table in embedded.tables for row in table.rows for cell in row.cells)
     [tent] = [row for row in reproduction("table-main", setup).result.tables[0].rows if row.name == "tent"]
     assert [cell.paper for cell in tent.cells] == [Printed(62.8, 0.1), Printed(71.1, 0.1), Printed(8.3)]
-    page = render_reproductions([Part(setup, [reproduction("table-main", setup)])])
+    page = page_of(part_of(setup, reproduction("table-main", setup)))
     assert "paper 71.1 ± 0.1" in page
 
 
@@ -200,27 +214,31 @@ def test_the_papers_numbers_stand_beside_ours_where_the_setting_is_the_papers():
         {"model": "ViT-B-16:openai"},
         {"model": "ViT-B-32-quickgelu:laion400m_e32"},
         {"data": "cifar100-c"},
+        {"settings": {"lr": 1.0}},
+        {"precision": "bf16"},
+        {"preprocess": "exact"},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_another_setting_is_not_the_papers(change):
-    as_in_paper = {"model": "ViT-B-32:openai", "data": "cifar10-c", "preset": PRESETS["cifar10-c"], "seeds": (0,)}
-    assert Setup(**as_in_paper, beta="paper").benchmark == "cifar10-c"  # with QuickGELU, since OpenAI's
-    assert Setup(**as_in_paper | change, beta="paper").benchmark is None
+    assert papers(model="ViT-B-32:openai").benchmark == "cifar10-c"  # with QuickGELU, since OpenAI's
+    assert papers(**change).benchmark is None
 
 
-def test_data_that_were_made_here_are_not_the_papers(monkeypatch):
-    setup = Setup("ViT-B-32:openai", "cifar10-c", PRESETS["cifar10-c"], seeds=(0,), beta="paper")
-    monkeypatch.setattr("tta_panda.evaluation.plan.data_fingerprint", lambda *_: f"{MADE} 0")
-    assert setup.benchmark is None
+def test_data_that_were_made_here_are_not_the_papers(tmp_path):
+    note = {"severities": [5], "seed": 0}
+    write_cifar_c(tmp_path)
+    for corruption in CORRUPTIONS:
+        (tmp_path / "CIFAR-10-C" / f"{corruption}.json").write_text(json.dumps(note))
+    assert papers(sources=Sources(PRESETS["cifar10-c"].model, tmp_path)).benchmark is None
 
 
 def test_the_papers_panda_numbers_stand_only_beside_its_way_to_choose_beta():
     for beta, expected in (("paper", [True, True]), (0.3, [True, False]), ("auto", [True, False])):
-        setup = Setup("ViT-B-32:openai", "cifar10-c", PRESETS["cifar10-c"], seeds=(0,), beta=beta)
+        setup = papers(beta=beta)
         row = reproduction("table-main", setup).result.tables[0].rows[0]
         assert [cell.paper is not None for cell in row.cells[:2]] == expected
-    setup = Setup("ViT-B-32:openai", "cifar10-c", PRESETS["cifar10-c"], seeds=(0,), beta="grid")
+    setup = papers(beta="grid")
     row = reproduction("table-main", setup).result.tables[0].rows[0]
     assert [cell.paper is not None for cell in row.cells[:4]] == [True, False, False, True]
     [auto] = [s for s in EXPERIMENTS.get("fig-histograms")().series(setup) if "panda" in s.label]
@@ -230,17 +248,19 @@ def test_the_papers_panda_numbers_stand_only_beside_its_way_to_choose_beta():
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "fig-theorem"])
 def test_a_run_that_diverged_says_so_and_takes_nothing_else_with_it(name):
     records = records_of(name, QUICK)
-    key = next(key for key, record in records.items() if record.config.panda)
-    records.pop(key)
-    each = Reproduction.of(name, EXPERIMENTS.get(name)(), QUICK, records, {key})
+    key = next(key for key, record in records.items() if "+panda" in record.config.method.name)
+    config = records.pop(key).config
+    each = Reproduction.of(
+        name, EXPERIMENTS.get(name)(), QUICK, Outcome(records, diverged={key: Divergence(config=config, message="NaN")})
+    )
     found = [text for table in each.result.tables if not table.of_paper for text in texts(table)]
     assert DIVERGED in found and NOT_RUN not in found
     assert len(set(found)) > 1
-    render_reproductions([Part(QUICK, [each])])
+    page_of(part_of(QUICK, each))
 
 
 def test_passes_are_counted_by_image_whatever_the_last_batch():
-    setup = Setup(seeds=(0,), limit=250)
+    setup = Setup(seeds=(0,), stream=replace(EMBEDDED, limit=250))
     passes = PassesPerBatch(images=2500 / 3, images_with_gradient=0, texts=0, texts_with_gradient=0)
     change = {"samples": 250, "passes": passes}
     records = {key: record.model_copy(update=change) for key, record in records_of("table-pda", setup).items()}
@@ -249,28 +269,29 @@ def test_passes_are_counted_by_image_whatever_the_last_batch():
 
 
 def test_batches_larger_than_the_stream_are_not_shown_twice():
-    [tent, _] = EXPERIMENTS.get("fig-batch-size")().sweeps(Setup(limit=50))
+    [tent, _] = EXPERIMENTS.get("fig-batch-size")().sweeps(Setup(stream=replace(EMBEDDED, limit=50)))
     assert list(tent.points) == [5, 10, 20, 50]
-    [tent, _] = EXPERIMENTS.get("fig-batch-size")().sweeps(Setup(limit=60))
+    [tent, _] = EXPERIMENTS.get("fig-batch-size")().sweeps(Setup(stream=replace(EMBEDDED, limit=60)))
     assert list(tent.points) == [5, 10, 20, 50, 100]
 
 
 def test_several_benchmarks_stand_side_by_side():
-    setups = [
-        Setup(f"{preset.model}:openai", name, preset, seeds=(0,), beta="paper") for name, preset in PRESETS.items()
-    ]
     names = ["table-main", "table-corruptions", "table-pda", "fig-histograms"]
-    parts = [Part(setup, [reproduction(name, setup) for name in names]) for setup in setups]
-    across = Part.across(parts)
-    assert [each.name for each in across.reproductions] == ["table-main", "table-pda"]
-    [table] = across.reproductions[0].result.tables
+    setups = {benchmark: papers(benchmark) for benchmark in BACKBONES}
+    found = {data: [reproduction(name, setup) for name in names] for data, setup in setups.items()}
+    across = across_benchmarks(found)
+    assert [each.name for each in across] == ["table-main", "table-pda"]
+    [table] = across[0].result.tables
     assert [column.title for column in table.columns] == [
-        f"{name}: {what}" for name in PRESETS for what in ("plain", "+panda", "Δ")
+        f"{name}: {what}" for name in BACKBONES for what in ("plain", "+panda", "Δ")
     ]
     sar = next(row for row in table.rows if row.name == "sar")
-    assert sar.cells[4] == parts[1].reproductions[0].result.tables[0].rows[table.rows.index(sar)].cells[1]
+    assert sar.cells[4] == found["cifar100-c"][0].result.tables[0].rows[table.rows.index(sar)].cells[1]
     assert [cell.paper.value for cell in sar.cells] == [63.3, 70.7, 7.4, 39.1, 41.7, 2.6, 31.8, 32.4, 0.6]
-    page = render_reproductions([across, *parts])
+    everywhere = part_of(setups["cifar10-c"], *across)
+    page = page_of(
+        replace(everywhere, title="All benchmarks"), *(part_of(setups[data], *found[data]) for data in found)
+    )
     for anchor in ("all-benchmarks-table-main", "cifar100-c-table-main", "imagenet-c-fig-histograms"):
         assert f'id="{anchor}"' in page and f'href="#{anchor}"' in page
 
@@ -299,15 +320,16 @@ def test_tables_as_csv_markdown_and_latex():
 
 @pytest.mark.parametrize("name", ["fig-bias", "fig-histograms", "fig-learning-rate"])
 def test_files_of_every_kind_of_figure(tmp_path, name):
-    each = reproduction(name)
-    paths = write_files(each, tmp_path)
+    [section] = part_of(QUICK, reproduction(name)).sections
+    paths = write_tables(section, tmp_path) + write_figures(section, tmp_path)
     assert {path.suffix for path in paths} == {".csv", ".md", ".tex", ".svg", ".png", ".pdf"}
     starts = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
     for path in paths:
         assert path.read_bytes().startswith(starts.get(path.suffix, b""))
     if name == "fig-bias":
         first = {path.name: path.read_bytes() for path in paths}
-        again = write_files(reproduction(name), tmp_path / "again")
+        [section] = part_of(QUICK, reproduction(name)).sections
+        again = write_tables(section, tmp_path / "again") + write_figures(section, tmp_path / "again")
         assert {path.name: path.read_bytes() for path in again} == first
 
 
@@ -316,7 +338,7 @@ def test_narrow_terminals_cut_tables_but_no_numbers(width):
     columns = [Column(f"benchmark-c: column {index}") for index in range(16)]
     row = Row("a rather long name", [Cell(100.0 + index, 0.5, Printed(50.0 + index)) for index in range(16)])
     console = Console(width=width, record=True, file=io.StringIO())
-    print_experiment(console, "title", Result([Table("wide", "method", columns, [row])]))
+    print_result(console, "title", Result([Table("wide", "method", columns, [row])]))
     shown = console.export_text().split()
     assert {f"{value}.0" for value in range(100, 116)} | {f"{value}.0" for value in range(50, 66)} <= set(shown)
     assert shown.count("rather") == shown.count("paper")  # every piece names its rows

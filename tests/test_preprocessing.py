@@ -12,15 +12,15 @@ import torch
 from data_files import random_images, real_data
 from numpy.typing import NDArray
 from PIL import Image
+from records import plan
 from test_corruptions import scenes
 from torch import Tensor
 
 from tta_panda.data.dataset import ImageDataset
-from tta_panda.data.fit import fit_picture
+from tta_panda.data.read.files import fit_picture
 from tta_panda.data.stream import Stream
 from tta_panda.errors import UnknownNameError
-from tta_panda.evaluation.plan import plan_runs
-from tta_panda.evaluation.record import RunConfig
+from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
 from tta_panda.models.images import fit_images
 
 Draw = Callable[[int, int, int], NDArray[np.uint8]]
@@ -67,9 +67,9 @@ def test_batched_differs_from_pillow_by_rounding_only(draw: Draw, shape: tuple[i
 
 
 def test_batched_stays_close_on_real_images() -> None:
-    from tta_panda.data.cifar import load_clean
+    from tta_panda.data.read.cifar import CIFAR10
 
-    images = load_clean(real_data("cifar-10-batches-py").parent, 10).images[:100]
+    images = CIFAR10.load_from(real_data("cifar-10-batches-py").parent).images[:100]
     gaps = np.array([difference(image) for image in images])
     assert gaps[:, 0].max() < 1.5
     assert gaps[:, 1].max() < 0.32
@@ -86,34 +86,21 @@ def test_a_stream_that_fits_gives_open_clips_pixels() -> None:
 
 
 def test_preprocessing_is_part_of_the_record() -> None:
-    (default,) = plan_runs(["clip"], model="mini", data="glyphs-c", corruptions=["fog"])
-    (exact,) = plan_runs(["clip"], model="mini", data="glyphs-c", corruptions=["fog"], preprocess="exact")
-    assert (default.preprocess, exact.preprocess) == ("batched", "exact")
+    (default,), (exact,) = plan(["clip"]), plan(["clip"], preprocess="exact")
+    assert (default.stream.preprocess, exact.stream.preprocess) == ("batched", "exact")
     assert default.key != exact.key
     with pytest.raises(UnknownNameError, match="exact"):
-        plan_runs(["clip"], model="mini", data="glyphs-c", preprocess="exakt")
+        plan(["clip"], preprocess="exakt")
 
 
 def test_the_image_list_is_part_of_the_record_by_its_content(tmp_path: Path) -> None:
     for name, text in (("a", "x.JPEG\ny.JPEG\n"), ("b", "y\nx\n"), ("c", "x\n")):
         (tmp_path / name).write_text(text)
-    keys = [
-        plan_runs(["clip"], model="mini", data="imagenet-c", corruptions=["fog"], image_list=tmp_path / name)[0].key
-        for name in "abc"
-    ]
+    keys = [plan(["clip"], data="imagenet-c", image_list=tmp_path / name)[0].key for name in "abc"]
     assert keys[0] == keys[1] != keys[2]
 
 
 def test_keys_are_the_same_on_every_machine() -> None:
-    config = RunConfig(
-        method="tent",
-        panda=True,
-        options={"lr": 0.001},
-        model="mini",
-        data="glyphs-c",
-        corruption="fog",
-        severity=5,
-        batch_size=100,
-        seed=0,
-    )
-    assert config.key == "e4af542b1d6622ff9033"
+    stream = StreamConfig(model="mini", data="glyphs-c", corruption="fog", severity=5)
+    config = RunConfig(stream=stream, method=MethodConfig(name="tent+panda", options={"lr": 0.001}))
+    assert config.key == "400beb357a360d3dea10"

@@ -7,45 +7,43 @@ from typing import Annotated
 
 import typer
 
-from tta_panda.cli.common import JsonOption, make_console, print_json
-from tta_panda.cli.runs import RunRequest, takes_request, with_and_without_panda
+from tta_panda.cli.common import JsonOption, print_json
+from tta_panda.cli.runs import RunOptions, exit_code, takes_options, with_and_without_panda
 
 EMBEDDED_LIMIT = 600
-"""Images of the embedded data unless --limit says otherwise: all methods on all corruptions then take minutes."""
+"""Images of embedded data unless --limit says otherwise: all methods on all corruptions then take minutes."""
 
 
-@takes_request
+@takes_options
 def bench(
-    request: RunRequest,
-    methods: Annotated[
-        str, typer.Option("--methods", help="all, or names with commas; each runs with and without Panda.")
+    options: RunOptions,
+    method: Annotated[
+        str, typer.Option("--method", help="all, or comma-separated names; each runs with and without Panda.")
     ] = "all",
     as_json: JsonOption = False,
 ) -> None:
-    """Compare methods with and without Panda; prints tables and writes report.html beside the records.
+    """Compare methods with and without Panda: prints tables, and writes the report of the folder of records.
 
     Of the embedded data, 600 images per corruption are used unless --limit says otherwise.
     """
-    from tta_panda.reporting.html import write_report
-    from tta_panda.reporting.tables import result_tables
-    from tta_panda.reporting.terminal import print_results
+    from tta_panda.cli.report import print_comparisons, write_report
+    from tta_panda.data import DATASETS
+    from tta_panda.evaluation.store import RunStore
+    from tta_panda.methods.presets import get_preset
 
-    if request.limit is None and request.uses_embedded_data:
-        request = replace(request, limit=EMBEDDED_LIMIT)
-    outcome = request.run(with_and_without_panda(methods))
-    outcome.report_left_out()
-    records, finished = outcome.records, outcome.finished
-    page = write_report(records, request.output / "report.html")
+    data = options.stream(get_preset(options.preset) if options.preset else None).data
+    if options.limit is None and DATASETS.get(data).embedded:
+        options = replace(options, limit=EMBEDDED_LIMIT)  # type: ignore[call-arg]
+    outcome = options.run(with_and_without_panda(method))
+    records, page = list(outcome.records.values()), None
+    if not as_json:
+        print_comparisons(records, outcome.diverged.values())
+    if records:
+        page = write_report(RunStore(options.output), options.output / "report.html")
     if as_json:
-        print_json(
-            [record.row() for record in records],
-            skipped=finished,
-            unavailable=outcome.unavailable,
-            report=str(page),
-        )
-        return
-    console = make_console()
-    for table in result_tables(records):
-        print_results(console, table)
-    existed = f" ({finished} of {len(records)} runs existed already)" if finished else ""
-    console.print(f"Report: {page}{existed}")
+        rows = [record.row() for record in records]
+        print_json(rows, skipped=outcome.existed, missing=outcome.missing(), report=str(page))
+    elif page:
+        existed = f" ({outcome.existed} of {len(records)} runs existed already)" if outcome.existed else ""
+        typer.echo(f"Report: {page}{existed}")
+    raise typer.Exit(exit_code(outcome))

@@ -66,7 +66,8 @@ def print_rows(console: Console, rows: Sequence[dict[str, Any]]) -> None:
 
     table = Table(box=None, pad_edge=False)
     for header in rows[0] if rows else ():
-        table.add_column(header, overflow="fold")
+        is_number = all(isinstance(row[header], int | float) for row in rows)
+        table.add_column(header, overflow="fold", justify="right" if is_number else "left")
     for row in rows:
         table.add_row(*(_text(value) for value in row.values()))
     console.print(table)

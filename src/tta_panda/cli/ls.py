@@ -38,36 +38,37 @@ def ls(
 
 def _short(key: str, value: Any) -> Any:
     """Numbers of parameters in millions, and a dash for what is not known."""
-    if key != "parameters":
-        return value
-    return "-" if value is None else f"{value / 1e6:,.1f} M"
+    if value is None:
+        return "-"
+    return f"{value / 1e6:,.1f} M" if key == "parameters" else value
 
 
-def _methods(_pattern: str) -> Rows:
-    from tta_panda.methods import METHODS, PANDA_SUFFIX, MethodName
+def _methods(pattern: str) -> Rows:
+    from tta_panda.methods import METHODS, PANDA_SUFFIX, list_methods, parse_method
     from tta_panda.methods.options import default_options, panda_options
 
-    plain = [{"name": name, "options": default_options(MethodName(name, False))} for name in METHODS]
-    return [*plain, {"name": f"NAME+{PANDA_SUFFIX}", "options": panda_options()}]
+    names = list_methods() if "+" in pattern else list(METHODS)
+    rows = [{"name": name, "options": default_options(parse_method(name))} for name in names]
+    return [*rows, {"name": f"NAME+{PANDA_SUFFIX}", "options": panda_options()}]
 
 
 def _models(pattern: str) -> Rows:
-    from tta_panda.models.catalogue import list_models
+    from tta_panda.models.catalogue import describe_models
 
-    return [listing._asdict() for listing in list_models(pattern)]
+    return [listing._asdict() for listing in describe_models(pattern)]
 
 
 def _data(_pattern: str) -> Rows:
     from tta_panda.data import DATASETS
 
-    return [{"name": name, "about": DATASETS.get(name).__doc__ or ""} for name in DATASETS]
+    return [{"name": name, "about": DATASETS.get(name).about} for name in DATASETS]
 
 
 def _presets(_pattern: str) -> Rows:
-    from tta_panda.evaluation.presets import PRESETS
+    from tta_panda.methods.presets import PRESETS
 
     return [
-        {"name": preset.name, "model": f"{preset.model}:{preset.pretrained}", "method": method, "options": options}
+        {"name": preset.name, "model": preset.model, "method": method, "options": options}
         for preset in PRESETS.values()
         for method, options in preset.methods.items()
     ]

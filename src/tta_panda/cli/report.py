@@ -1,34 +1,79 @@
-"""`tta-panda report`: the page of a folder of records."""
+"""`tta-panda report`: the tables and the page of a folder of records."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tta_panda.cli.common import JsonOption, make_console, print_json
 
+if TYPE_CHECKING:
+    from tta_panda.evaluation.record import Divergence, RunRecord
+    from tta_panda.evaluation.store import RunStore
+
+MOST_METHODS_IN_FULL = 3
+"""Of more methods a terminal shows the means only; corruption by corruption they are in the report."""
+
 
 def report(
     runs: Annotated[Path, typer.Argument(help="Folder of records.")] = Path("runs"),
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page; report.html in the folder if not given.")
+        Path | None, typer.Option("--output", "-o", help="The page.", show_default="report.html in the folder")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the tables of a folder of records and write its HTML report."""
+    """Print the tables of a folder of records, and write them and an HTML report."""
     from tta_panda.evaluation.store import RunStore
-    from tta_panda.reporting.html import write_report
-    from tta_panda.reporting.tables import result_tables
-    from tta_panda.reporting.terminal import print_results
 
-    records = RunStore(runs).records()
-    page = write_report(records, output or runs / "report.html")
+    store = RunStore(runs)
+    records = store.records()
+    if not as_json:
+        print_comparisons(records, store.divergences().values())
+    page = write_report(store, output or runs / "report.html")
     if as_json:
         print_json([record.row() for record in records], report=str(page))
-        return
-    console = make_console()
-    for table in result_tables(records):
-        print_results(console, table)
-    console.print(f"Report: {page}")
+    else:
+        typer.echo(f"Report: {page}")
+
+
+def print_comparisons(records: Iterable[RunRecord], diverged: Iterable[Divergence]) -> None:
+    from tta_panda.reporting.terminal import print_result
+    from tta_panda.results.comparison import compare
+
+    for comparison in compare(records, (each.config for each in diverged)):
+        result = comparison.result()
+        many = len({method.parsed.base for method in comparison.methods}) > MOST_METHODS_IN_FULL
+        in_short = many and any(table.name == "summary" for table in result.tables)
+        shown = ("summary", "passes") if in_short else ("accuracy", "bias")
+        tables = [table for table in result.tables if table.name in shown]
+        notes = () if in_short else result.notes
+        print_result(make_console(), comparison.title, replace(result, tables=tables, notes=notes))
+
+
+def write_report(store: RunStore, page: Path) -> Path:
+    """The page of a folder of records, and its tables as files in `tables` beside it."""
+    from tta_panda.errors import StoreError
+    from tta_panda.reporting.pages import Part, Section, write_page, write_tables
+    from tta_panda.results.comparison import compare
+
+    records = store.records()
+    if not records:
+        raise StoreError(f"There are no records in {store.root}. Make some with: tta-panda bench -o {store.root}")
+    comparisons = compare(records, (each.config for each in store.divergences().values()))
+    folder = page.parent / "tables"
+    for stale in folder.glob("comparison*"):
+        stale.unlink()
+    sections = []
+    for index, comparison in enumerate(comparisons, 1):
+        name = f"comparison-{index}" if len(comparisons) > 1 else "comparison"
+        sections.append(Section(name, comparison.title, comparison.result(), comparison.runs()))
+        write_tables(sections[-1], folder)
+    lead = (
+        f"{len(records)} runs. Accuracy is top-1. Prediction bias is the L1 distance between the mean predicted "
+        "probabilities and the label frequencies: 0 is none, 2 the most there can be."
+    )
+    return write_page(page, "Test-time adaptation with and without Panda", lead, [Part("", sections)], records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,41 +11,45 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tta_panda.cli.common import JsonOption, make_console, numbers, print_json, words
-from tta_panda.cli.runs import BenchmarkRequest, Outcome, run_with_progress, takes_request
-from tta_panda.errors import InvalidInputError
+from tta_panda.cli.runs import CommonOptions, exit_code, run_with_progress, stream_options, takes_options
+from tta_panda.errors import DataError, InvalidInputError, ModelLoadError
 
 if TYPE_CHECKING:
-    from tta_panda.evaluation.presets import Preset
+    from tta_panda.evaluation.run import Outcome
     from tta_panda.experiments.base import Experiment
+    from tta_panda.experiments.reproduction import Reproduction, Work
     from tta_panda.experiments.setup import Beta, Setup
-    from tta_panda.experiments.work import Work
-    from tta_panda.reporting.reproduction import Part, Reproduction
+    from tta_panda.methods.presets import Preset
+    from tta_panda.reporting.pages import Part
+    from tta_panda.results.table import Cell
 
 ALL = "all"
 
 
 @dataclass(frozen=True)
-class ReproduceRequest(BenchmarkRequest):
+class ReproduceOptions(
+    CommonOptions,
+    stream_options("corruption", "severity", "order", "batch_size", "seed"),  # type: ignore[misc]
+):
     """What experiments are made of, and where their results go."""
 
-    preset: Annotated[
+    preset: Annotated[str | None, typer.Option("--preset", help="The paper's benchmarks, comma-separated, or all.")] = (
+        None
+    )
+    seed: Annotated[
         str | None,
-        typer.Option("--preset", help="The paper's settings of a benchmark; several with commas, or all."),
+        typer.Option("--seed", help="Random seeds, as 0,1,2 or 0-4.", show_default="0-4; quick: 0,1"),
     ] = None
-    seeds: Annotated[
-        str | None,
-        typer.Option("--seeds", help="Of data order and negatives, as 0,1,2 or 0-4.", show_default="0-4; quick: 0,1"),
-    ] = None
-    beta: Annotated[
-        str | None,
+    settings: Annotated[
+        list[str] | None,
         typer.Option(
-            "--beta",
-            help="paper: the preset's; auto: without labels; a number; grid: best of the paper's search, beside auto.",
-            show_default="paper with a preset, else auto",
+            "--set",
+            help="Option of methods or of Panda, as name=value; repeatable. beta=paper: the preset's, the default of "
+            "the paper's benchmarks; beta=auto: without labels; beta=grid: best of the paper's search, beside auto.",
         ),
     ] = None
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer images, seeds, corruptions and grid points: a look in minutes.")
+        bool, typer.Option("--quick", help="Fewer images, seeds, corruptions and grid points: takes minutes.")
     ] = False
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for records, tables, figures, report.")] = Path(
         "reproduction"
@@ -52,148 +57,202 @@ class ReproduceRequest(BenchmarkRequest):
 
     def setups(self) -> list[Setup]:
         """One for each benchmark."""
-        from tta_panda.evaluation.presets import PRESETS, get_preset
+        from tta_panda.experiments.paper import BACKBONES
+        from tta_panda.methods.presets import get_preset
 
         if self.preset is None:
             # The paper's data are run as the paper runs them, without being asked.
-            return [self._setup(PRESETS.get(self.data_name(None)))]
-        names = list(PRESETS) if self.preset == ALL else list(dict.fromkeys(words(self.preset)))
-        if len(names) > 1 and self.data:
-            raise InvalidInputError(f"--preset names {len(names)} benchmarks, each with its data: leave out --data.")
+            data = self.stream(None).data
+            return [self._setup(get_preset(data) if data in BACKBONES else None)]
+        names = list(BACKBONES) if self.preset == ALL else list(dict.fromkeys(words(self.preset)))
+        if len(names) > 1 and getattr(self, "data", None):
+            raise InvalidInputError(f"--preset names {len(names)} benchmarks, each with its data: omit --data.")
         return [self._setup(get_preset(name)) for name in names]
 
-    def _setup(self, preset: Preset | None) -> Setup:
+    def _setup(self, named: Preset | None) -> Setup:
+        from tta_panda.evaluation.plan import find_preset
+        from tta_panda.experiments.paper import BACKBONES
         from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
+        from tta_panda.methods.options import parse_setting
 
-        seeds = QUICK_SEEDS if self.quick else PAPER_SEEDS
+        settings = dict(parse_setting(text) for text in self.settings or [])
+        beta = _checked_beta(settings.pop("beta", "paper" if named and named.name in BACKBONES else "auto"))
+        sources = self.sources(named)
         return Setup(
-            model=self.model_name(preset),
-            data=self.data_name(preset),
-            preset=preset,
+            stream=self.stream(named),
+            sources=sources,
+            preset=named or find_preset(None, sources.model),
             protocol=self.protocol,
-            seeds=tuple(dict.fromkeys(numbers(self.seeds))) if self.seeds else seeds,
-            limit=self.limit,
-            beta=_parse_beta(self.beta) if self.beta else "paper" if preset else "auto",
+            settings=settings,
+            seeds=tuple(dict.fromkeys(numbers(self.seed))) if self.seed else QUICK_SEEDS if self.quick else PAPER_SEEDS,
+            beta=beta,
             quick=self.quick,
-            precision=self.precision,
-            preprocess=self.preprocess,
-            image_list=self.image_list,
-            data_root=self.data_root,
         )
 
 
-@takes_request
+@takes_options
 def reproduce(
     names: Annotated[list[str], typer.Argument(help="all, or names; see: tta-panda ls experiments.")],
-    request: ReproduceRequest,
+    options: ReproduceOptions,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be run, what exists, and how long it would take.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make tables and figures of the paper, from records; what has one is not run again.
+    """Make tables and figures of the paper from records; runs that have a record are not made again.
 
-    Without a model and data, on the embedded ones.
+    Uses the embedded model and data by default.
     """
     from tta_panda.experiments import EXPERIMENTS
-    from tta_panda.experiments.work import divide_work
-    from tta_panda.reporting.pages import write_page
-    from tta_panda.reporting.reproduction import render_reproductions
+    from tta_panda.experiments.reproduction import divide_work
 
-    chosen = list(EXPERIMENTS) if ALL in names else list(dict.fromkeys(names))
+    named = {name: EXPERIMENTS.get(name) for name in dict.fromkeys(names) if name != ALL}
+    chosen = list(EXPERIMENTS) if ALL in names else list(named)
     experiments = {name: EXPERIMENTS.get(name)() for name in chosen}
-    setups = request.setups()
-    works = divide_work(list(experiments.values()), setups, request.output / "records", request.runner)
+    setups = options.setups()
+    works = divide_work(
+        list(experiments.values()),
+        setups,
+        options.output / "records",
+        lambda store, setup, runs, timed: options.runner(store, setup.sources, runs, timed),
+    )
     if dry_run:
         _print_plan(works, as_json)
         return
-    outcomes = [run_with_progress(work.runner, work.runs) for work in works]
-    for outcome in outcomes:
-        outcome.report_left_out()
-    parts = _lay_out(experiments, setups, list(zip(works, outcomes, strict=True)), request.output)
-    page = request.output / (f"{chosen[0]}/report.html" if len(chosen) == len(setups) == 1 else "report.html")
-    write_page(page, render_reproductions(list(parts.values())))
-    count, existed = sum(len(work.runs) for work in works), sum(outcome.finished for outcome in outcomes)
+    done = [(work, run_with_progress(work.runner, work.runs)) for work in works]
+    reproductions = _reproduce(experiments, setups, done)
+    parts = _parts(reproductions, setups, options.output)
+    if not as_json:
+        _print_parts(list(parts.values()))
+    page = options.output / (f"{chosen[0]}/report.html" if len(chosen) == len(setups) == 1 else "report.html")
+    _write_page(page, list(parts.values()), reproductions)
+    count, existed = sum(len(work.runs) for work in works), sum(outcome.existed for _, outcome in done)
     if as_json:
-        rows = [_json_row(each, folder) for folder, part in parts.items() for each in part.reproductions]
-        print_json(rows, runs=count, skipped=existed, report=str(page))
-        return
-    _print_results(list(parts.values()))
-    for config in [config for work in works for config in work.diverged().values()]:
-        typer.echo(f"Diverged: {config.method_name} on {config.corruption}, seed {config.seed}, {config.options}")
-    suffix = f" ({existed} of {count} runs existed already)" if existed else ""
-    typer.echo(f"\nReport: {page}{suffix}")
+        rows = [_json_row(section, folder) for folder, part in parts.items() for section in part.sections]
+        missing = [row for _, outcome in done for row in outcome.missing()]
+        print_json(rows, runs=count, skipped=existed, missing=missing, report=str(page))
+    else:
+        suffix = f" ({existed} of {count} runs existed already)" if existed else ""
+        typer.echo(f"\nReport: {page}{suffix}")
+    raise typer.Exit(max((exit_code(outcome) for _, outcome in done), default=0))
 
 
-def _parse_beta(text: str) -> Beta:
-    named: dict[str, Beta] = {"paper": "paper", "auto": "auto", "grid": "grid"}
-    try:
-        return named[text] if text in named else float(text)
-    except ValueError:
-        raise InvalidInputError(f"--beta is paper, auto, grid or a number, got {text!r}.") from None
+def _checked_beta(value: Any) -> Beta:
+    if value in ("paper", "auto", "grid") or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value if isinstance(value, str) else float(value)  # type: ignore[return-value]
+    raise InvalidInputError(f"beta is paper, auto, grid or a number, got {value!r}.")
 
 
-def _lay_out(
-    experiments: Mapping[str, Experiment], setups: Sequence[Setup], done: Sequence[tuple[Work, Outcome]], output: Path
-) -> dict[Path, Part]:
-    """Tables and figures of all experiments, as files too, by the folder that holds them."""
-    from tta_panda.reporting.reproduction import Part, Reproduction, write_files
+def _reproduce(
+    experiments: Mapping[str, Experiment], setups: Sequence[Setup], done: Sequence[tuple[Work, Outcome]]
+) -> dict[str, list[Reproduction]]:
+    """What came of all experiments, by benchmark."""
+    from tta_panda.experiments.reproduction import Reproduction
 
-    parts = {}
+    found = {}
     for setup in setups:
-        found = {work.alone: (outcome.by_key(), work.diverged()) for work, outcome in done if work.setup is setup}
-        reproductions = [
-            Reproduction.of(name, experiment, setup, *found[experiment.measured_alone])
+        outcomes = {work.runner.timed: outcome for work, outcome in done if work.setup is setup}
+        found[setup.stream.data] = [
+            Reproduction.of(name, experiment, setup, outcomes[experiment.timed])
             for name, experiment in experiments.items()
         ]
-        parts[output / setup.data if len(setups) > 1 else output] = Part(setup, reproductions)
-    if len(parts) > 1:
-        parts = {output: Part.across(list(parts.values())), **parts}
+    return found
+
+
+def _parts(
+    reproductions: Mapping[str, Sequence[Reproduction]], setups: Sequence[Setup], output: Path
+) -> dict[Path, Part]:
+    """All that is shown, by the folder that holds its files, which are written here."""
+    from tta_panda.experiments.reproduction import across_benchmarks, setup_notes
+    from tta_panda.reporting.pages import Part, write_figures, write_tables
+
+    several = len(setups) > 1
+    parts = {output: Part("All benchmarks", _sections(across_benchmarks(reproductions)))} if several else {}
+    for setup in setups:
+        data = setup.stream.data
+        parts[output / data if several else output] = Part(data, _sections(reproductions[data]), setup_notes(setup))
     for folder, part in parts.items():
-        for each in part.reproductions:
-            write_files(each, folder / each.name)
+        for section in part.sections:
+            write_tables(section, folder / section.name)
+            write_figures(section, folder / section.name)
     return parts
 
 
-def _print_results(parts: Sequence[Part]) -> None:
-    from tta_panda.reporting.terminal import print_experiment
+def _sections(reproductions: Sequence[Reproduction]) -> list[Any]:
+    from tta_panda.reporting.pages import Section
+
+    return [
+        Section(
+            each.name,
+            each.experiment.title,
+            each.result,
+            each.runs,
+            each.experiment.about,
+            f"In the paper: {each.experiment.in_paper}. tta-panda reproduce {each.name}",
+            figures_first=True,
+        )
+        for each in reproductions
+    ]
+
+
+def _write_page(page: Path, parts: Sequence[Part], reproductions: Mapping[str, Sequence[Reproduction]]) -> None:
+    from tta_panda.reporting.pages import write_page
+
+    every = [each for several in reproductions.values() for each in several]
+    records = {key: record for each in every for key, record in each.records.items()}
+    missing = len({config.key for each in every for config in each.runs} - records.keys())
+    lead = f"Made from {len(records)} records."
+    lead += f" {missing} runs are missing, and their cells say so." if missing else ""
+    write_page(page, "The paper's tables and figures", lead, parts, records.values())
+
+
+def _print_parts(parts: Sequence[Part]) -> None:
+    from tta_panda.reporting.terminal import print_result
 
     console = make_console()
     for part in parts:
-        console.print(str(part.setup or part.title))
-        for each in part.reproductions:
-            print_experiment(console, f"{each.name}: {each.experiment.title}", each.result)
+        console.print(part.notes[0] if part.notes else part.title)
+        for section in part.sections:
+            print_result(console, f"{section.name}: {section.title}", section.result)
 
 
-def _json_row(reproduction: Reproduction, folder: Path) -> dict[str, Any]:
-    from tta_panda.reporting.cells import grid_of
+def _json_row(section: Any, folder: Path) -> dict[str, Any]:
+    tables = [
+        {
+            "title": table.title,
+            "of_paper": table.of_paper,
+            "columns": [column.title for column in table.columns],
+            "rows": {row.name: [_json_cell(cell) for cell in row.cells] for row in table.rows},
+        }
+        for table in section.result.tables
+    ]
+    return {"name": section.name, "files": str(folder / section.name), "tables": tables}
 
-    tables = []
-    for table in reproduction.result.tables:
-        grid = grid_of(table)
-        rows = {row.name: [cell.full for cell in row.cells] for row in grid.rows}
-        paper = {row.name: [cell.paper.full if cell.paper else None for cell in row.cells] for row in grid.rows}
-        shown = {"title": grid.title, "of_paper": table.of_paper, "columns": list(grid.headers), "rows": rows}
-        tables.append(shown | ({"paper": paper} if any(any(cells) for cells in paper.values()) else {}))
-    return {"name": reproduction.name, "files": str(folder / reproduction.name), "tables": tables}
+
+def _json_cell(cell: Cell) -> dict[str, Any]:
+    number = {"missing": cell.why_empty} if cell.value is None else {"value": cell.value, "sd": cell.sd}
+    return number | ({"paper": cell.paper._asdict()} if cell.paper else {})
 
 
 def _print_plan(works: Sequence[Work], as_json: bool) -> None:
     from tta_panda.evaluation.estimate import estimate_seconds
 
     missing = [work.missing() for work in works]
-    rows = [row for work, keys in zip(works, missing, strict=True) for row in work.rows(keys)]
-    seconds = sum(estimate_seconds(list(runs.values()), work.runner) for work, runs in zip(works, missing, strict=True))
+    rows = [row for work, runs in zip(works, missing, strict=True) for row in work.rows(runs)]
     existing = sum(row["exists"] for row in rows)
+    try:
+        seconds = sum(estimate_seconds(runs, work.runner) for work, runs in zip(works, missing, strict=True))
+        duration = f"The others take about {_duration(seconds)} here."
+    except (DataError, ModelLoadError) as error:
+        seconds, duration = math.nan, f"How long the others take cannot be measured: {error}"
     if as_json:
-        print_json(rows, exist=existing, estimated_seconds=round(seconds, 1))
+        print_json(rows, exist=existing, estimated_seconds=None if math.isnan(seconds) else round(seconds, 1))
         return
     console = make_console()
     for row in rows:
         options = ", ".join(f"{key}={value}" for key, value in row["options"].items())
-        where = f"{row['corruption']}, seed {row['seed']}, {row['images']} images in batches of {row['batch']}"
-        console.print(f"{'exists' if row['exists'] else 'to run'}  {row['method']} on {where} ({options})")
-    console.print(f"{len(rows)} runs, {existing} exist. The others take about {_duration(seconds)} here.")
+        console.print(f"{'exists' if row['exists'] else 'to run'}  {row['run']}; {row['stream']} ({options})")
+    console.print(f"{len(rows)} runs, {existing} exist. {duration}")
 
 
 def _duration(seconds: float) -> str:

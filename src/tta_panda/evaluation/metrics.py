@@ -12,7 +12,7 @@ from tta_panda.errors import NumericalError
 CALIBRATION_BINS = 15
 
 
-class Tally:
+class StreamMetrics:
     """Sums over a stream from which accuracy, prediction bias, calibration and class histograms follow."""
 
     def __init__(self, classes: int):
@@ -60,7 +60,7 @@ class Tally:
         return self.probabilities / self.samples
 
     @property
-    def l1(self) -> float:
+    def bias(self) -> float:
         return prediction_bias(self.mean_probabilities, self.labels / self.samples)
 
     @property
@@ -88,18 +88,18 @@ def prediction_bias(mean_probabilities: Tensor, label_frequencies: Tensor) -> fl
     return float((mean_probabilities - label_frequencies).abs().sum())
 
 
-class TalliesByTenth:
-    """One tally for each tenth of a stream whose length is known, in the order of its images."""
+class MetricsByTenth:
+    """Metrics for each tenth of a stream of `images` images, in the order of the stream."""
 
     TENTHS = 10
 
     def __init__(self, classes: int, images: int):
         self.images = images
         self.seen = 0
-        self.tallies = [Tally(classes) for _ in range(self.TENTHS)]
+        self.tenths = [StreamMetrics(classes) for _ in range(self.TENTHS)]
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
         place = torch.arange(self.seen, self.seen + len(labels)) * self.TENTHS // self.images  # (B,)
         for tenth in place.unique().tolist():
-            self.tallies[tenth].update(logits[place == tenth], labels[place == tenth])
+            self.tenths[tenth].update(logits[place == tenth], labels[place == tenth])
         self.seen += len(labels)

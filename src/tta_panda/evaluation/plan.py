@@ -1,130 +1,107 @@
-"""Which runs a request means: every method on every domain with every seed, options resolved."""
+"""From what was asked for to runs: every method on every domain with every seed, all options and digests resolved."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from tta_panda.data import DATASETS, IMAGE_FILE_DATASETS
-from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
-from tta_panda.data.dataset import CLEAN
-from tta_panda.data.fingerprint import data_fingerprint
-from tta_panda.data.lists import list_digest, read_image_list
+from tta_panda.data import CLEAN, DATASETS
+from tta_panda.data.corruptions import expand_corruptions
+from tta_panda.data.read.lists import list_digest, read_image_list
 from tta_panda.errors import InvalidInputError, UnknownNameError
-from tta_panda.evaluation.presets import Preset
-from tta_panda.evaluation.record import RunConfig
-from tta_panda.methods import MethodName, parse_method
-from tta_panda.methods.options import default_options, protocol_options, resolve_options
-from tta_panda.models import weights_digest
+from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
+from tta_panda.methods import parse_method
+from tta_panda.methods.options import default_options, resolve_options
+from tta_panda.methods.presets import Preset, get_preset
+from tta_panda.models import model_source, recorded_name, weights_digest
 from tta_panda.models.devices import check_precision
 
-ALL = "all"
-PREPROCESSING: tuple[str, ...] = get_args(RunConfig.model_fields["preprocess"].annotation)
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the model and the data of runs are found on this machine, which is not part of the runs themselves."""
+
+    model: str
+    data_root: Path | None = None
+    image_list: Path | None = None
 
 
-def plan_runs(
-    methods: Sequence[str],
-    *,
-    model: str,
-    data: str,
-    corruptions: Sequence[str] = (CLEAN, ALL),
-    severities: Sequence[int] = (5,),
-    seeds: Sequence[int] = (0,),
-    batch_size: int = 100,
-    limit: int | None = None,
-    preprocess: str = "batched",
-    image_list: Path | None = None,
-    data_root: Path | None = None,
-    preset: Preset | None = None,
-    protocol: str = "paper",
-    precision: str = "fp32",
-    settings: Mapping[str, Any] | None = None,
-) -> list[RunConfig]:
-    """Configurations domain by domain, so that runs that share data and encoder passes stand together.
-
-    A setting goes to every method that has an option of that name; one that no method has is an error. Settings go
-    before what the preset says, and that before what the protocol and the methods' defaults say.
-    """
-    _check(data, batch_size, preprocess, seeds)
-    check_precision(precision)
-    options = _options_per_method(methods, settings or {}, preset, protocol)
-    shared = {
-        "model": model,
-        "weights": weights_digest(model),
-        "data": data,
-        "batch_size": batch_size,
-        "limit": limit,
-        "preprocess": "exact" if data in IMAGE_FILE_DATASETS else preprocess,  # files of any size are fitted one by one
-        "image_list": list_digest(read_image_list(image_list)) if image_list else None,
-        "precision": precision,
-    }
-    domains = _domains(corruptions, severities)
-    fingerprints = {domain: data_fingerprint(data, data_root, *domain) for domain in domains}
-    return [
-        RunConfig(
-            method=name.base,
-            panda=name.panda,
-            options=options[str(name)],
+def plan_streams(
+    stream: StreamConfig,
+    sources: Sources,
+    corruptions: Sequence[str],
+    severities: Sequence[int],
+    seeds: Sequence[int],
+) -> list[StreamConfig]:
+    """One stream for each seed and domain, with what identifies model and data filled in."""
+    check_precision(stream.precision)
+    data = DATASETS.get(stream.data)
+    stream = replace(
+        stream,
+        model=recorded_name(sources.model),
+        weights=weights_digest(sources.model),
+        # Image files of any size are resized one by one as they are read.
+        preprocess="exact" if data.image_files else stream.preprocess,
+        image_list=list_digest(read_image_list(sources.image_list)) if sources.image_list else None,
+    )
+    domains = [
+        replace(
+            stream,
             corruption=corruption,
             severity=severity,
-            seed=seed,
-            data_fingerprint=fingerprints[corruption, severity],
-            **shared,
+            fingerprint=data.fingerprint(sources.data_root, corruption, severity),
         )
-        for seed in dict.fromkeys(seeds)
-        for corruption, severity in domains
-        for name in dict.fromkeys(parse_method(method) for method in methods)
+        for corruption, severity in _domains(corruptions, severities)
     ]
-
-
-def _check(data: str, batch_size: int, preprocess: str, seeds: Sequence[int]) -> None:
-    if data not in DATASETS:
-        raise UnknownNameError("data set", data, DATASETS)
-    if batch_size < 1:
-        raise InvalidInputError(f"The batch size must be at least 1, got {batch_size}.")
-    if preprocess not in PREPROCESSING:
-        raise UnknownNameError("preprocessing", preprocess, PREPROCESSING)
-    if any(seed < 0 for seed in seeds):
-        raise InvalidInputError(f"Seeds must not be negative, got {', '.join(map(str, seeds))}.")
+    return [replace(domain, seed=seed) for seed in dict.fromkeys(seeds) for domain in domains]
 
 
 def _domains(corruptions: Sequence[str], severities: Sequence[int]) -> list[tuple[str, int]]:
-    domains: dict[tuple[str, int], None] = {}
-    for severity in severities:
-        if not 1 <= severity <= 5:
-            raise InvalidInputError(f"Severities go from 1 to 5, got {severity}.")
-        for requested in corruptions:
-            for corruption in CORRUPTIONS if requested == ALL else (requested,):
-                if corruption == CLEAN:
-                    domains[CLEAN, 0] = None
-                elif corruption in CORRUPTIONS or corruption in EXTRA_CORRUPTIONS:
-                    domains[corruption, severity] = None
-                else:
-                    known = (CLEAN, ALL, *CORRUPTIONS, *EXTRA_CORRUPTIONS)
-                    raise UnknownNameError("corruption", corruption, known)
-    return list(domains)
+    """(corruption, severity), each once; clean images have severity 0."""
+    names = [name for each in corruptions for name in ([CLEAN] if each == CLEAN else expand_corruptions([each]))]
+    expand_corruptions((), severities)  # checks the severities
+    pairs = [(name, 0 if name == CLEAN else severity) for severity in severities for name in names]
+    return list(dict.fromkeys(pairs))
 
 
-def _options_per_method(
-    methods: Sequence[str], settings: Mapping[str, Any], preset: Preset | None, protocol: str
-) -> dict[str, dict[str, Any]]:
-    names = [parse_method(method) for method in methods]
-    if not names:
+def find_preset(name: str | None, model: str) -> Preset | None:
+    """The preset of that name; where none is named, the one that belongs to the model, if there is one."""
+    name = name or model_source(model).preset
+    return None if name is None else get_preset(name)
+
+
+def plan_methods(
+    names: Sequence[str],
+    settings: Mapping[str, Any] | None = None,
+    preset: Preset | None = None,
+    protocol: str = "paper",
+) -> list[MethodConfig]:
+    """Methods with all their options. A setting goes to every method that has it; one that none has is an error."""
+    parsed = dict.fromkeys(parse_method(name) for name in names)
+    if not parsed:
         raise InvalidInputError("Name at least one method, as in --method tent+panda.")
-    known = {str(name): default_options(name) for name in names}
+    settings = settings or {}
+    known = {name: default_options(name) for name in parsed}
     for key in settings:
         if not any(key in options for options in known.values()):
-            every_key = {option for options in known.values() for option in options}
-            raise UnknownNameError(f"option of {', '.join(known)}", key, every_key)
+            every = {option for options in known.values() for option in options}
+            raise UnknownNameError(f"option of {', '.join(map(str, parsed))}", key, every)
+    return [
+        MethodConfig(
+            name=str(name),
+            options=resolve_options(
+                name,
+                {key: value for key, value in settings.items() if key in known[name]},
+                preset=preset,
+                protocol=protocol,
+            ),
+        )
+        for name in parsed
+    ]
 
-    return {str(name): run_options(name, settings, preset, protocol) for name in names}
 
-
-def run_options(
-    name: MethodName, settings: Mapping[str, Any], preset: Preset | None = None, protocol: str = "paper"
-) -> dict[str, Any]:
-    """Every option of a method: as set, else as the preset, the protocol or the default says. Others' are left out."""
-    wanted = protocol_options(protocol) | (preset.options(name) if preset else {}) | dict(settings)
-    known = default_options(name)
-    return resolve_options(name, {key: value for key, value in wanted.items() if key in known})
+def plan_runs(methods: Sequence[MethodConfig], streams: Sequence[StreamConfig]) -> list[RunConfig]:
+    """Stream by stream, so that runs that share data and encoder passes stand together."""
+    return [RunConfig(stream=stream, method=method) for stream in streams for method in methods]

@@ -1,65 +1,18 @@
-"""What was run and what came out, as typed records: the only thing that tables and figures are made from."""
+"""What came out of a run, as a typed record: the only thing that tables and figures are made from."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import platform
+from dataclasses import asdict
 from importlib import metadata
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tta_panda.evaluation.metrics import Tally
-from tta_panda.methods import MethodName
+from tta_panda import __version__
+from tta_panda.evaluation.config import RunConfig
+from tta_panda.evaluation.metrics import StreamMetrics
 from tta_panda.methods.passes import EncoderPasses
-from tta_panda.models.devices import Precision
-
-FORMAT = 3
-
-
-class RunConfig(BaseModel):
-    """What decides a run's numbers; its hash is the record's file name.
-
-    Where data lie on this machine is not part of it, so folders of records from several machines merge by copying.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    method: str
-    panda: bool
-    options: dict[str, Any]
-    model: str
-    weights: str | None = None
-    """Digest of weights that are a local file or come with the package; None for published ones, which a tag names."""
-    data: str
-    corruption: str
-    severity: int
-    batch_size: int
-    seed: int
-    limit: int | None = None
-    preprocess: Literal["batched", "exact"] = "batched"
-    """How images come to the model's size: as one tensor operation, or one by one with Pillow as open_clip does it."""
-    image_list: str | None = None
-    """Digest of the list of images that the run was restricted to."""
-    data_fingerprint: str | None = None
-    """What tells the data from others of the same name, where the name does not say it all."""
-    precision: Precision = "fp32"
-    """What the encoders compute in."""
-
-    @property
-    def method_name(self) -> MethodName:
-        return MethodName(self.method, self.panda)
-
-    @property
-    def key(self) -> str:
-        """Stable over processes, platforms and versions: a hash of the canonical JSON of all fields.
-
-        Fields that came later are left out where they hold their defaults, so that earlier records keep their names.
-        """
-        later = {name for name in ("precision",) if getattr(self, name) == type(self).model_fields[name].default}
-        canonical = json.dumps(self.model_dump(mode="json", exclude=later), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:20]
 
 
 class PassesPerBatch(BaseModel):
@@ -84,27 +37,23 @@ class Tenth(BaseModel):
 
     samples: int
     accuracy: float
-    l1: float
+    bias: float
 
     @classmethod
-    def of(cls, tally: Tally) -> Tenth:
-        return cls(samples=tally.samples, accuracy=tally.accuracy, l1=tally.l1)
+    def of(cls, metrics: StreamMetrics) -> Tenth:
+        return cls(samples=metrics.samples, accuracy=metrics.accuracy, bias=metrics.bias)
 
 
-class RunRecord(BaseModel):
-    """The outcome of one method on one domain."""
+class EvaluationResult(BaseModel):
+    """What was measured of one method on one stream."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: int = FORMAT
-    config: RunConfig
-    weights_hash: str | None = None
-    """Of the weights as they were loaded, whatever names them; None in records from before there was one."""
     samples: int
     accuracy: float = Field(ge=0, le=1)
     accuracy_stderr: float
-    l1: float = Field(ge=0, le=2 + 1e-9)
-    """Prediction bias."""
+    bias: float = Field(ge=0, le=2 + 1e-9)
+    """Prediction bias: L1 distance between the mean prediction and the label frequencies."""
     ece: float = Field(ge=0, le=1 + 1e-9)
     """Expected calibration error of the most likely class, 15 bins of equal width."""
     nll: float
@@ -122,55 +71,68 @@ class RunRecord(BaseModel):
     """Over the batches; None without Panda."""
     passes: PassesPerBatch
     tenths: list[Tenth]
-    """Consecutive tenths of the stream; fewer where it has fewer than ten images."""
+    """Consecutive tenths of a stream whose length is known; fewer where it has fewer than ten images."""
     seconds: float
     """Encoder passes (shared ones in full) and the method's own work."""
     images_per_second: float
     peak_memory: int | None = None
     """Bytes: of tensors on a GPU, else of the process, what it shared with other runs included."""
+
+    def __str__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.samples} images: accuracy {self.accuracy:.1%} ± {self.accuracy_stderr:.1%}, "
+            f"bias {self.bias:.3f}, ECE {self.ece:.3f}, NLL {self.nll:.3f})"
+        )
+
+    __repr__ = __str__
+
+
+class RunRecord(EvaluationResult):
+    """The outcome of a run, with what decided it."""
+
+    version: str = __version__
+    """Of the package that wrote it."""
+    config: RunConfig
+    weights_hash: str
+    """Of the weights as they were loaded, whatever names them."""
     environment: dict[str, str]
 
     def row(self) -> dict[str, Any]:
         """The record as one flat row of a table."""
-        config = self.config.model_dump()
-        options = config.pop("options")
+        nested = {"config", "passes", "tenths", "environment", *_PER_CLASS}
         return {
-            **config,
-            "accuracy": self.accuracy,
-            "accuracy_stderr": self.accuracy_stderr,
-            **{name: getattr(self, name) for name in ("l1", "ece", "nll", "nll_stderr")},
-            **{name: getattr(self, name) for name in ("recall_sd", "recall_min", "recall_max")},
-            "samples": self.samples,
-            "mean_beta": self.mean_beta,
+            **asdict(self.config.stream),
+            "method": self.config.method.name,
+            "options": dict(self.config.method.options),
+            **self.model_dump(exclude=nested),
             **self.passes.model_dump(),
-            "seconds": self.seconds,
-            "images_per_second": self.images_per_second,
-            "peak_memory": self.peak_memory,
-            "weights_hash": self.weights_hash,
-            "options": options,
             "record": self.config.key,
         }
 
 
+class Divergence(BaseModel):
+    """A run that gave no numbers, and why."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: RunConfig
+    message: str
+
+
+_PER_CLASS = ("class_names", "predicted_counts", "label_counts", "mean_probabilities")
+
+
+_PACKAGES = ("torch", "open_clip_torch", "timm", "transformers", "numpy", "opencv-python-headless", "pillow")
+
+
 def describe_environment(device: str) -> dict[str, str]:
     """Versions that the numbers may depend on."""
-    packages = (
-        "tta-panda",
-        "torch",
-        "open_clip_torch",
-        "timm",
-        "transformers",
-        "numpy",
-        "opencv-python-headless",
-        "pillow",
-    )
-    versions = {package: metadata.version(package) for package in packages if _is_installed(package)}
+    versions = {package: version for package in _PACKAGES if (version := installed_version(package))}
     return {"python": platform.python_version(), "platform": platform.machine(), "device": device, **versions}
 
 
-def _is_installed(package: str) -> bool:
+def installed_version(package: str) -> str | None:
     try:
-        metadata.version(package)
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return False
-    return True
+        return None

@@ -1,9 +1,10 @@
-"""A folder of records: one JSON file per run, named by the hash of its configuration, written in one step."""
+"""A folder of records: one JSON file per run, named by the key of its configuration, written in one step."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
-import os
 import re
 import tempfile
 from collections.abc import Iterable
@@ -11,17 +12,19 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from tta_panda import __version__
+from tta_panda.atomic import write_atomically
 from tta_panda.errors import StoreError
-from tta_panda.evaluation.record import RunConfig, RunRecord
+from tta_panda.evaluation.config import RunConfig
+from tta_panda.evaluation.record import Divergence, RunRecord
 
 logger = logging.getLogger(__name__)
 
-_RECORD_NAME = re.compile(r"[0-9a-f]{20}\.json")  # a folder may hold other JSON files, which are none of our business
-_DIVERGED = ".diverged"
+_RECORD_NAME = re.compile(r"[0-9a-f]{20}\.json")  # a folder may hold other JSON files, which are left alone
 
 
 class RunStore:
-    """Save and find records. A run that is in the store need not be run again."""
+    """Saves and finds records. A run that is in the store need not be run again."""
 
     def __init__(self, root: Path | str):
         self.root = Path(root)
@@ -41,13 +44,18 @@ class RunStore:
     def path(self, config: RunConfig) -> Path:
         return self.root / f"{config.key}.json"
 
+    def divergence_path(self, config: RunConfig) -> Path:
+        return self.path(config).with_suffix(".diverged")
+
     def load(self, config: RunConfig) -> RunRecord | None:
-        """The record of a configuration; None where there is none. A damaged one is set aside, to be made again."""
+        """The record of a run; None where there is none. A damaged one is set aside, and its run is made again."""
         path = self.path(config)
         record = self._read(path)
         if record is None and path.exists():
             aside = path.with_suffix(".damaged")
-            logger.warning("%s is not a valid record; it is kept as %s and its run is made again", path, aside.name)
+            logger.warning(
+                "%s is no valid record of its name; it is kept as %s and its run made again", path, aside.name
+            )
             try:
                 path.replace(aside)
             except OSError as error:
@@ -55,35 +63,26 @@ class RunStore:
         return record
 
     def existing(self, configs: Iterable[RunConfig]) -> dict[str, RunRecord]:
-        """The records that are there, by the key of their configuration."""
+        """The records that are there, by key."""
         return {config.key: record for config in configs if (record := self.load(config)) is not None}
 
     def save(self, record: RunRecord) -> Path:
-        """Write a record so that a reader, or a crash, never meets half of it."""
-        target = self.path(record.config)
-        part = target.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            with part.open("w", encoding="utf-8") as file:
-                file.write(record.model_dump_json(indent=1))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, target)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise StoreError(f"Cannot write {target} ({error.strerror or error}).") from error
-        return target
+        """Write a record so that neither a reader nor a crash ever leaves half of one."""
+        return self._write(self.path(record.config), record.model_dump_json(indent=1))
 
     def save_divergence(self, config: RunConfig, message: str) -> None:
-        """Remember that a run gave no numbers, so that it is not made again for nothing."""
-        path = self.path(config).with_suffix(_DIVERGED)
-        try:
-            path.write_text(f"{message}\n", encoding="utf-8")
-        except OSError as error:
-            raise StoreError(f"Cannot write {path} ({error.strerror or error}).") from error
+        """Remember that a run gave no numbers, so that it is not made again in vain."""
+        divergence = Divergence(config=config, message=message)
+        self._write(self.divergence_path(config), divergence.model_dump_json(indent=1))
 
-    def diverged(self, configs: Iterable[RunConfig]) -> dict[str, RunConfig]:
-        """The configurations whose runs gave no numbers, by their keys."""
-        return {config.key: config for config in configs if self.path(config).with_suffix(_DIVERGED).exists()}
+    def divergences(self, configs: Iterable[RunConfig] | None = None) -> dict[str, Divergence]:
+        """What is remembered of these runs that diverged, or of all, by key. What cannot be read is forgotten."""
+        paths = self.root.glob("*.diverged") if configs is None else map(self.divergence_path, configs)
+        found = {}
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError, ValidationError):
+                found[path.stem] = Divergence.model_validate_json(path.read_bytes())
+        return found
 
     def records(self) -> list[RunRecord]:
         """Every readable record of the folder, in a stable order."""
@@ -93,17 +92,40 @@ class RunStore:
         for path in sorted(path for path in self.root.glob("*.json") if _RECORD_NAME.fullmatch(path.name)):
             record = self._read(path)
             if record is None:
-                logger.warning("%s is not a valid record and is left out", path)
+                logger.warning("%s is no valid record of its name and is left out", path)
             else:
                 records.append(record)
         return records
 
+    def _write(self, path: Path, text: str) -> Path:
+        try:
+            write_atomically(path, text)
+        except OSError as error:
+            raise StoreError(f"Cannot write {path} ({error.strerror or error}).") from error
+        return path
+
     def _read(self, path: Path) -> RunRecord | None:
         try:
-            return RunRecord.model_validate_json(path.read_bytes())
+            content = path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise StoreError(f"Cannot read {path} ({error.strerror or error}).") from error
+        try:
+            record = RunRecord.model_validate_json(content)
         except ValidationError:
+            self._refuse_other_versions(path, content)
             return None
+        return record if record.config.key == path.stem else None  # a copy under another name
+
+    @staticmethod
+    def _refuse_other_versions(path: Path, content: bytes) -> None:
+        """A record that another version wrote is not damaged."""
+        with contextlib.suppress(ValueError):
+            found = json.loads(content)
+            version = found.get("version") if isinstance(found, dict) else None
+            if version not in (None, __version__):
+                raise StoreError(
+                    f"{path} was written by tta-panda {version}, and {__version__} cannot read it. Choose another "
+                    "folder with -o PATH, or install that version."
+                )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tta_panda.experiments.base import Experiment, Outcomes
+from tta_panda.experiments.base import Experiment, SetupResults
 from tta_panda.experiments.layout import sweep_notes
-from tta_panda.experiments.results import ACCURACY, BarFigure, Bars, Column, Result, Row, Table
+from tta_panda.experiments.paper import METHODS
 from tta_panda.experiments.setup import Series, Setup
-from tta_panda.methods import METHODS
+from tta_panda.results.figure import BarFigure, Bars, Result
+from tta_panda.results.table import ACCURACY, Column, Row, Table
 
 _QUICK_METHODS = ("clip", "tent", "eta", "dmn", "zero", "tps")
 
@@ -24,16 +25,13 @@ class AblationFigure(Experiment):
     def corruptions(self, setup: Setup) -> Sequence[str]:
         return setup.sensitivity_corruptions
 
-    def lay_out(self, outcomes: Outcomes) -> Result:
-        setup, corruptions = outcomes.setup, self.corruptions(outcomes.setup)
+    def result(self, results: SetupResults) -> Result:
+        setup, corruptions = results.setup, results.corruptions
         names = _methods(setup)
-        cells = {
-            name: {kind: outcomes.mean(s, ACCURACY, corruptions) for kind, s in _kinds(setup, name).items()}
-            for name in names
-        }
+        cells = {name: {kind: results.mean(s, ACCURACY) for kind, s in _kinds(setup, name).items()} for name in names}
         kinds = list(cells[names[0]])
-        bars = [Bars(kind, [cells[n][kind].value for n in names], [cells[n][kind].sd for n in names]) for kind in kinds]
-        columns = [Column(kind, better="higher") for kind in kinds]
+        bars = [Bars.of(kind, (cells[name][kind] for name in names)) for kind in kinds]
+        columns = [Column.of(ACCURACY, kind) for kind in kinds]
         where = f"mean of {len(corruptions)} corruptions"
         table = Table(f"Accuracy (%), {where}", "method", columns, [Row(n, list(cells[n].values())) for n in names])
         caption = f"{self.about} {where.capitalize()}; bars are one s.d. over seeds. The axis begins above zero."

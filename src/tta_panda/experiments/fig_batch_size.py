@@ -16,7 +16,7 @@ class BatchSizeFigure(SweepExperiment):
     log_x = True
 
     def sweeps(self, setup: Setup) -> list[Sweep]:
-        limit = setup.variant("tent").limit
+        limit = dict(setup.variant("tent").stream).get("limit", setup.stream.limit)
         every = _QUICK_SIZES if setup.quick else _SIZES
         sizes = [
             size for size, smaller in zip(every, (0, *every), strict=False) if limit is None or smaller < limit

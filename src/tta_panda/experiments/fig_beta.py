@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tta_panda.experiments.base import Outcomes
+from tta_panda.experiments.base import SetupResults
 from tta_panda.experiments.layout import Sweep, SweepExperiment, quick_notes
-from tta_panda.experiments.results import ACCURACY, Column, Result, Row, Table
 from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
+from tta_panda.results.figure import Result
+from tta_panda.results.table import ACCURACY, Column, Row, Table
 
 _METHODS = ("clip", "tent")
 
@@ -29,24 +30,24 @@ class BetaFigure(SweepExperiment):
             )
         return sweeps
 
-    def lay_out(self, outcomes: Outcomes) -> Result:
-        result = super().lay_out(outcomes)
-        return replace(result, tables=[*result.tables, self._choices(outcomes)])
+    def result(self, results: SetupResults) -> Result:
+        result = super().result(results)
+        return replace(result, tables=[*result.tables, self._choices(results)])
 
     def notes(self, setup: Setup, corruptions: Sequence[str]) -> list[str]:
         return quick_notes(corruptions)  # the search for beta is here
 
-    def _choices(self, outcomes: Outcomes) -> Table:
-        setup, corruptions = outcomes.setup, self.corruptions(outcomes.setup)
+    def _choices(self, results: SetupResults) -> Table:
+        setup, corruptions = results.setup, results.corruptions
         rows = []
         for name in _METHODS:
             grid, auto = setup.best_of_grid(name), setup.panda(name, beta="auto")
-            best = outcomes.chosen_beta(grid, corruptions)
-            plain, *both = (outcomes.mean(s, ACCURACY, corruptions) for s in (setup.plain(name), auto, grid))
+            best = results.chosen_beta(grid)
+            plain, *both = (results.mean(s, ACCURACY) for s in (setup.plain(name), auto, grid))
             rows.append(Row(name, [plain, *(cell for each in both for cell in (each, each - plain)), best]))
-        columns = [Column("plain", better="higher")]
+        columns = [Column.of(ACCURACY, "plain")]
         for title in ("auto (no labels)", BEST_OF_GRID):
-            columns += [Column(title, better="higher"), Column("Δ", 1, "higher", True)]
+            columns += [Column.of(ACCURACY, title), Column.delta(ACCURACY)]
         columns.append(Column("its beta"))
         note = (
             "The best of the grid was chosen with the labels that it is then measured on, as in the paper: an upper "

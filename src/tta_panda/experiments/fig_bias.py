@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.data.dataset import CLEAN
-from tta_panda.experiments.base import Experiment, Outcomes
-from tta_panda.experiments.layout import corruption_rows
-from tta_panda.experiments.results import BIAS, BarFigure, Bars, Cell, Column, Result, Row, Table
+from tta_panda.experiments.base import Experiment, SetupResults
 from tta_panda.experiments.setup import Series, Setup
+from tta_panda.results.comparison import corruption_rows
+from tta_panda.results.figure import BarFigure, Bars, Result
+from tta_panda.results.table import BIAS, Cell, Column, Row, Table
 
 
 class BiasFigure(Experiment):
@@ -25,22 +26,19 @@ class BiasFigure(Experiment):
     def corruptions(self, setup: Setup) -> Sequence[str]:
         return (CLEAN, *CORRUPTIONS)
 
-    def lay_out(self, outcomes: Outcomes) -> Result:
-        clip, positive, panda = shown = self.series(outcomes.setup)
-        cells = {s: {name: outcomes.cell(s, BIAS, name) for name in (CLEAN, *CORRUPTIONS)} for s in shown}
-        columns = [Column(series.label, 3, "lower") for series in shown]
-        columns += [Column("Δ positive", 3, "lower", True), Column("Δ panda", 3, "lower", True)]
+    def result(self, results: SetupResults) -> Result:
+        clip, positive, panda = shown = self.series(results.setup)
+        cells = {s: {name: results.cell(s, BIAS, name) for name in (CLEAN, *CORRUPTIONS)} for s in shown}
+        columns = [Column.of(BIAS, series.label) for series in shown]
+        columns += [Column.delta(BIAS, "Δ positive"), Column.delta(BIAS, "Δ panda")]
         rows = []
         for group, name in [("", CLEAN), *corruption_rows(CORRUPTIONS)]:
             of = {series: cells[series][name] for series in shown}
             rows.append(Row(name, [*of.values(), of[positive] - of[clip], of[panda] - of[clip]], group))
-        means = {series: outcomes.mean(series, BIAS) for series in shown}
+        means = {series: results.mean(series, BIAS) for series in shown}
         deltas = [means[positive] - means[clip], means[panda] - means[clip]]
         rows.append(Row("mean of 15", [*means.values(), *deltas], is_mean=True))
-        bars = [
-            Bars(s.label, [cells[s][n].value for n in CORRUPTIONS], [cells[s][n].sd for n in CORRUPTIONS])
-            for s in shown
-        ]
+        bars = [Bars.of(series.label, (cells[series][name] for name in CORRUPTIONS)) for series in shown]
         clean = cells[clip][CLEAN].value
         level = None if clean is None else ("clip on clean images", clean)
         groups = [name.replace("_", " ") for name in CORRUPTIONS]

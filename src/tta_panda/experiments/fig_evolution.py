@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from tta_panda.evaluation.record import RunRecord
-from tta_panda.experiments.base import Experiment, Outcomes
-from tta_panda.experiments.results import (
-    ACCURACY,
-    BIAS,
-    Cell,
-    Column,
-    Line,
-    LineFigure,
-    Metric,
-    Panel,
-    Result,
-    Row,
-    Table,
-    over_seeds,
-)
+from tta_panda.experiments.base import Experiment, SetupResults
 from tta_panda.experiments.setup import Series, Setup
+from tta_panda.results.figure import Line, LineFigure, Panel, Result
+from tta_panda.results.table import ACCURACY, BIAS, Cell, Column, Metric, Row, Table, over_seeds
 
 _CORRUPTION = "gaussian_noise"
 _QUICK_IMAGES = 1000  # fewer would leave chunks too small to tell bias from chance
@@ -38,19 +25,18 @@ class EvolutionFigure(Experiment):
     def corruptions(self, setup: Setup) -> Sequence[str]:
         return (_CORRUPTION,)
 
-    def lay_out(self, outcomes: Outcomes) -> Result:
-        shown = self.series(outcomes.setup)
-        records = {series: outcomes.records(series.candidates[0], _CORRUPTION) for series in shown}
+    def result(self, results: SetupResults) -> Result:
+        shown = self.series(results.setup)
+        records = {series: results.records(series, _CORRUPTION) for series in shown}
         tenths = max((len(record.tenths) for found in records.values() for record in found), default=1)
         columns, by_column, panels = [], [], []
         for metric in (BIAS, ACCURACY):
             lines = []
             for hue, (series, found) in enumerate(records.items()):
-                cells = _by_tenth(found, metric) or [outcomes.empty(series.candidates[0], [_CORRUPTION])] * tenths
-                columns.append(Column(f"{series.label}: {metric.title}", metric.decimals, metric.better))
+                cells = _by_tenth(found, metric) or [results.empty(series, [_CORRUPTION])] * tenths
+                columns.append(Column.of(metric, f"{series.label}: {metric.title}"))
                 by_column.append(cells)
-                places = list(range(1, len(cells) + 1))
-                lines.append(Line(series.label, places, [c.value for c in cells], [c.sd for c in cells], hue))
+                lines.append(Line.of(series.label, dict(enumerate(cells, 1)), hue))
             panels.append(Panel("tenth of the stream", metric.title, lines))
         rows = [Row(str(index + 1), cells) for index, cells in enumerate(zip(*by_column, strict=True))]
         size = _chunk_size([record for found in records.values() for record in found])
@@ -68,15 +54,14 @@ def _chunk_size(records: Sequence[RunRecord]) -> str:
 
 def _note(size: str) -> str:
     return (
-        f"A chunk has {size}. The fewer, the larger is the bias that chance alone gives; it is the same for "
-        "both methods. A method predicts each batch before it learns from it, so the first batch shows it unadapted."
+        f"A chunk has {size}. Small chunks show more bias by chance alone, equally for both methods. A "
+        "method predicts each batch before it learns from it, so the first batch shows it unadapted."
     )
 
 
 def _by_tenth(records: Sequence[RunRecord], metric: Metric) -> list[Cell]:
-    name: Literal["l1", "accuracy"] = "l1" if metric is BIAS else "accuracy"
-    cells = []
-    for tenths in zip(*(record.tenths for record in records), strict=True):
-        values = [metric.factor * getattr(tenth, name) for tenth in tenths]
-        cells.append(over_seeds(values))
-    return cells
+    seeds = [record.config.stream.seed for record in records]
+    return [
+        over_seeds({seed: metric.of(tenth) for seed, tenth in zip(seeds, tenths, strict=True)})
+        for tenths in zip(*(record.tenths for record in records), strict=True)
+    ]

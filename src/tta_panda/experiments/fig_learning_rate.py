@@ -24,7 +24,7 @@ class LearningRateFigure(SweepExperiment):
     def sweeps(self, setup: Setup) -> list[Sweep]:
         sweeps = []
         for panel, (name, option) in enumerate(_VARIED.items()):
-            usual = setup.options(setup.variant(name))[option]
+            usual = setup.method(setup.variant(name)).options[option]
             values = [float(f"{usual * factor:.3g}") for factor in (_QUICK_FACTORS if setup.quick else _FACTORS)]
             settings: list[dict[str, Any]] = [{option: value} for value in values]
             plain = {value: setup.plain(name, **each) for value, each in zip(values, settings, strict=True)}

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tta_panda.experiments.base import Experiment, Outcomes
-from tta_panda.experiments.results import Cell, Column, Line, LineFigure, Panel, Result, Row, Table
+from tta_panda.experiments.base import Experiment, SetupResults
 from tta_panda.experiments.setup import Series, Setup
 from tta_panda.panda.theorem import accuracy, simulate_accuracy
+from tta_panda.results.figure import Line, LineFigure, Panel, Result
+from tta_panda.results.table import Cell, Column, Row, Table
 
 _CORRELATIONS = (0.3, 0.6, 0.9)
 _BETAS = tuple(step / 10 for step in range(13))
@@ -28,7 +29,7 @@ class TheoremFigure(Experiment):
     def corruptions(self, setup: Setup) -> Sequence[str]:
         return ()
 
-    def lay_out(self, outcomes: Outcomes) -> Result:
+    def result(self, results: SetupResults) -> Result:
         rng = np.random.default_rng(0)
         over_beta = _panel(_BETAS, "beta", "noise s = 1", lambda r, beta: (1.0, r, beta), rng)
         over_noise = _panel(_NOISES, "noise s", "beta = r, the best", lambda r, noise: (noise, r, r), rng)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from tta_panda.data.corruptions import CORRUPTIONS, GROUPS
-from tta_panda.experiments.base import Experiment, Outcomes
+from tta_panda.data.corruptions import CORRUPTIONS
+from tta_panda.experiments.base import Experiment, SetupResults
 from tta_panda.experiments.paper import BACKBONES, MEAN, PaperVariant, printed_accuracy
-from tta_panda.experiments.results import ACCURACY, Cell, Column, Line, LineFigure, Metric, Panel, Result, Row, Table
 from tta_panda.experiments.setup import Series, Setup
+from tta_panda.results.figure import Line, LineFigure, LineKind, Panel, Result
+from tta_panda.results.table import ACCURACY, Cell, Column, Metric, Row, Table
 
 SHORT_NAMES = {"gaussian_noise": "gauss", "impulse_noise": "impul", "defocus_blur": "defoc", "motion_blur": "motn"}
 SHORT_NAMES |= {"brightness": "brit", "contrast": "contr", "elastic_transform": "elast", "pixelate": "pixel"}
@@ -26,13 +27,12 @@ def short_name(corruption: str) -> str:
     return SHORT_NAMES.get(corruption) or corruption.partition("_")[0]
 
 
-def with_paper(
-    cell: Cell, setup: Setup, series: Series, method: str, variant: PaperVariant, corruption: str = MEAN
-) -> Cell:
-    """The cell beside what the paper printed for this very setting, if it did."""
-    if variant != "plain" and not setup.has_papers_beta(series):
+def accuracy(results: SetupResults, series: Series, method: str, variant: PaperVariant, corruption: str = MEAN) -> Cell:
+    """Our accuracy, beside what the paper printed for this very setting, if it did."""
+    cell = results.cell_or_mean(series, ACCURACY, corruption)
+    if variant != "plain" and not results.setup.has_papers_beta(series):
         return cell
-    return replace(cell, paper=printed_accuracy(setup.benchmark, method, variant, corruption))
+    return replace(cell, paper=printed_accuracy(results.setup.benchmark, method, variant, corruption))
 
 
 def papers_cell(benchmark: str, method: str, variant: PaperVariant, corruption: str = MEAN) -> Cell:
@@ -46,7 +46,7 @@ def papers_benchmarks(title: str, rows: Mapping[str, tuple[str, PaperVariant]]) 
     return Table(
         f"{title}: printed in the paper, accuracy (%)",
         "method",
-        [Column(backbone, better="higher") for backbone in BACKBONES.values()],
+        [Column.of(ACCURACY, backbone) for backbone in BACKBONES.values()],
         [Row(name, [papers_cell(benchmark, *key) for benchmark in BACKBONES]) for name, key in rows.items()],
         note=PAPERS_OWN,
         of_paper=True,
@@ -54,30 +54,11 @@ def papers_benchmarks(title: str, rows: Mapping[str, tuple[str, PaperVariant]]) 
     )
 
 
-def by_corruption(
-    outcomes: Outcomes, title: str, rows: Sequence[tuple[Series, str, PaperVariant | None]], metric: Metric = ACCURACY
-) -> Table:
-    """Series down, all corruptions and their mean across. A row without a paper variant is not in the paper."""
-    columns = [Column(short_name(name), metric.decimals, metric.better) for name in CORRUPTIONS]
-    columns.append(Column(MEAN, metric.decimals, metric.better))
-
-    def cells(series: Series, method: str, variant: PaperVariant | None) -> list[Cell]:
-        found = {name: outcomes.cell(series, metric, name) for name in CORRUPTIONS}
-        found[MEAN] = outcomes.mean(series, metric)
-        if variant is None:
-            return list(found.values())
-        return [with_paper(cell, outcomes.setup, series, method, variant, name) for name, cell in found.items()]
-
-    return Table(title, "method", columns, [Row(s.label, cells(s, method, variant)) for s, method, variant in rows])
-
-
-def corruption_rows(corruptions: Sequence[str]) -> list[tuple[str, str]]:
-    """(group, corruption) in the order of the benchmark; the group only where it begins."""
-    return [
-        ("" if index else group, name)
-        for group, names in GROUPS.items()
-        for index, name in enumerate(name for name in names if name in corruptions)
-    ]
+def by_corruption(title: str, metric: Metric, rows: Mapping[str, Callable[[str], Cell]], name: str = "") -> Table:
+    """All corruptions and their mean across; rows are given by what finds the cell of a corruption."""
+    columns = [Column.of(metric, short_name(corruption)) for corruption in (*CORRUPTIONS, MEAN)]
+    filled = [Row(label, [find(corruption) for corruption in (*CORRUPTIONS, MEAN)]) for label, find in rows.items()]
+    return Table(title, "method", columns, filled, name=name)
 
 
 @dataclass(frozen=True)
@@ -87,7 +68,7 @@ class Sweep:
     label: str
     points: Mapping[float, Series]
     hue: int = 0
-    kind: Literal["line", "level", "points"] = "line"
+    kind: LineKind = "line"
     panel: int = 0
 
 
@@ -108,34 +89,22 @@ class SweepExperiment(Experiment):
     def corruptions(self, setup: Setup) -> Sequence[str]:
         return setup.sensitivity_corruptions
 
-    def lay_out(self, outcomes: Outcomes) -> Result:
-        corruptions = self.corruptions(outcomes.setup)
-        sweeps = self.sweeps(outcomes.setup)
-        cells = [
-            {x: outcomes.mean(series, ACCURACY, corruptions) for x, series in sweep.points.items()} for sweep in sweeps
-        ]
+    def result(self, results: SetupResults) -> Result:
+        corruptions = results.corruptions
+        sweeps = self.sweeps(results.setup)
+        cells = [{x: results.mean(series, ACCURACY) for x, series in sweep.points.items()} for sweep in sweeps]
         panels, tables = [], []
         for index, (title, x_axis) in enumerate((self.panels or {"": self.x}).items()):
             shown = [(sweep, of) for sweep, of in zip(sweeps, cells, strict=True) if sweep.panel == index]
-            lines = [
-                Line(
-                    sweep.label,
-                    list(of),
-                    [c.value for c in of.values()],
-                    [c.sd for c in of.values()],
-                    sweep.hue,
-                    sweep.kind,
-                )
-                for sweep, of in shown
-            ]
+            lines = [Line.of(sweep.label, of, sweep.hue, sweep.kind) for sweep, of in shown]
             panels.append(Panel(x_axis, "accuracy (%)", lines, title, self.log_x))
             xs = sorted({x for _, of in shown for x in of})
             rows = [Row(f"{x:g}", [of.get(x, Cell()) for _, of in shown]) for x in xs]
-            columns = [Column(sweep.label, better="higher") for sweep, _ in shown]
+            columns = [Column.of(ACCURACY, sweep.label) for sweep, _ in shown]
             heading = f"{title or self.title}: accuracy (%), mean of {len(corruptions)} corruptions"
             tables.append(Table(heading, x_axis, columns, rows, name=str(index + 1) if index else ""))
         caption = f"{self.about} Mean of {len(corruptions)} corruptions; bars are one s.d. over seeds."
-        return Result(tables, [LineFigure(caption, panels)], self.notes(outcomes.setup, corruptions))
+        return Result(tables, [LineFigure(caption, panels)], self.notes(results.setup, corruptions))
 
     def notes(self, setup: Setup, corruptions: Sequence[str]) -> list[str]:
         return sweep_notes(setup, corruptions)

@@ -6,7 +6,10 @@ import csv
 import functools
 import re
 from importlib import resources
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from tta_panda.methods.presets import PRESETS
+from tta_panda.results.table import Printed
 
 BACKBONES = {"cifar10-c": "ViT-B/32 on CIFAR-10-C", "cifar100-c": "ViT-B/32 on CIFAR-100-C"}
 BACKBONES |= {"imagenet-c": "ViT-B/16 on ImageNet-C"}
@@ -16,18 +19,18 @@ PaperVariant = Literal["plain", "panda", "offset"]
 
 MEAN = "mean"
 
+METHODS = tuple(PRESETS["cifar10-c"].methods)
+"""The ten methods of the paper; others may be registered."""
 
-class Printed(NamedTuple):
-    """A number as the paper prints it."""
-
-    value: float
-    sd: float | None = None
+_SUFFIXES: dict[str, PaperVariant] = {"": "plain", "+panda": "panda"}
+MAIN_ROWS = {f"{name}{suffix}": (name, variant) for name in METHODS for suffix, variant in _SUFFIXES.items()}
+"""What the main table has a number for, as (method, variant)."""
 
 
 def printed_accuracy(
     benchmark: str | None, method: str, variant: PaperVariant, corruption: str = MEAN
 ) -> Printed | None:
-    """Accuracy in percent with its s.d. over seeds; None for anything that the paper has not.
+    """Accuracy in percent with its s.d. over seeds; None for what the paper does not have.
 
     The mean over corruptions is the appendix's; the s.d. of two of them (DMN and Zero on ImageNet-C) is printed
     otherwise, by 0.1, in the main table.

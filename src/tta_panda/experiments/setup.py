@@ -1,20 +1,22 @@
-"""The ground that all experiments of one command stand on: model, data, seeds, size, and how beta is chosen."""
+"""What all experiments of one command have in common: model, data, seeds, size, and how beta is chosen."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS, GROUPS
-from tta_panda.data.dataset import CLEAN
-from tta_panda.data.fingerprint import MADE
+from tta_panda.data.read.fingerprint import was_made
 from tta_panda.errors import InvalidInputError
-from tta_panda.evaluation.plan import plan_runs, run_options
-from tta_panda.evaluation.presets import Preset
-from tta_panda.evaluation.record import RunConfig
-from tta_panda.methods import parse_method
+from tta_panda.evaluation.config import EMBEDDED, MethodConfig, RunConfig, StreamConfig
+from tta_panda.evaluation.plan import Sources, find_preset, plan_methods, plan_streams
+from tta_panda.experiments.paper import BACKBONES
+from tta_panda.methods import list_methods, parse_method
+from tta_panda.methods.options import default_options
+from tta_panda.methods.presets import Preset
+from tta_panda.models import canonical_name
 
 BETA_GRID = tuple(step / 10 for step in range(1, 11))
 """The paper's search."""
@@ -24,25 +26,25 @@ AUTO, BEST_OF_GRID = "auto, no labels", "best of grid, chosen on test labels"
 
 QUICK_SEEDS, QUICK_IMAGES = (0, 1), 300
 PAPER_SEEDS = (0, 1, 2, 3, 4)
-
-BATCH_SIZE = 100
+SEVERITY = 5
 
 Beta = float | Literal["auto", "paper", "grid"]
+
+_STREAM_FIELDS = {each.name for each in fields(StreamConfig)}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A method with its settings: one run per domain and seed."""
+    """A method with its settings and what is special about its streams: one run per corruption and seed."""
 
     method: str
     settings: tuple[tuple[str, Any], ...] = ()
-    batch_size: int = BATCH_SIZE
-    limit: int | None = None
+    stream: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
 class Series:
-    """What fills a column or draws a line: a variant; of several, the one that is most accurate over all domains."""
+    """What fills a column or draws a line: a variant; of several, the most accurate one over all corruptions."""
 
     label: str
     candidates: tuple[Variant, ...]
@@ -53,47 +55,51 @@ class Setup:
     """What the user asked for, resolved.
 
     Args:
+        settings: options of methods and of Panda that differ from the preset's and the defaults, but for beta.
         beta: `"paper"` takes the preset's value of each method, `"auto"` chooses without labels, a number is used as it
             is, and `"grid"` reports the best of the paper's grid, chosen on test labels, beside `"auto"`.
-        quick: experiments leave out some of their corruptions, methods and grid points.
+        quick: experiments omit some of their corruptions, methods and grid points.
     """
 
-    model: str = "mini"
-    data: str = "glyphs-c"
-    preset: Preset | None = None
+    stream: StreamConfig = EMBEDDED
+    sources: Sources = field(default_factory=lambda: Sources(EMBEDDED.model))
+    preset: Preset | None = field(default_factory=lambda: find_preset(None, EMBEDDED.model))
     protocol: str = "paper"
+    settings: Mapping[str, Any] = field(default_factory=dict)
     seeds: Sequence[int] = PAPER_SEEDS
-    limit: int | None = None
     beta: Beta = "auto"
     quick: bool = False
-    precision: str = "fp32"
-    preprocess: str = "batched"
-    image_list: Path | None = None
-    data_root: Path | None = None
-    _places: dict[tuple[str, int], RunConfig] = field(default_factory=dict, repr=False)
-    _options: dict[Variant, dict[str, Any]] = field(default_factory=dict, repr=False)
+    _streams: dict[tuple[str, int], StreamConfig] = field(default_factory=dict, repr=False)
+    _methods: dict[Variant, MethodConfig] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if self.beta == "paper" and self.preset is None:
+        plan_methods(list_methods(), self.settings)  # raises for what no method has
+        if self.beta == "paper" and not self.is_papers:
             raise InvalidInputError(
                 "The paper gives a beta for each method on CIFAR-10-C, CIFAR-100-C and ImageNet-C, and none for "
-                f"{self.model} on {self.data}. Name a benchmark with --preset, or use --beta auto, a number, or grid."
+                f"{self.stream.model} on {self.stream.data}. Name a benchmark with --preset, or use --set "
+                "beta=auto, a number, or grid."
             )
         if isinstance(self.beta, float) and not 0 <= self.beta < float("inf"):
-            raise InvalidInputError(f"--beta must be paper, auto, grid or a number >= 0, got {self.beta}.")
+            raise InvalidInputError(f"beta must be paper, auto, grid or a number >= 0, got {self.beta}.")
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether the preset is one of the paper's benchmarks."""
+        return self.preset is not None and self.preset.name in BACKBONES
 
     @property
     def benchmark(self) -> str | None:
         """The paper's benchmark, if this is one of them as the paper runs it: model, settings and all of its images."""
         preset = self.preset
-        if preset is None or self.protocol != "paper" or self.quick or self.limit or self.image_list:
+        if preset is None or not self.is_papers or self.protocol != "paper" or self.quick:
             return None
-        # OpenAI's weights are always loaded with QuickGELU, whichever name asks for them.
-        if self.model.replace("-quickgelu", "") != f"{preset.model}:{preset.pretrained}".replace("-quickgelu", ""):
+        if canonical_name(self.sources.model) != canonical_name(preset.model) or self.sources.image_list:
             return None
-        fingerprints = [self._place(corruption, self.seeds[0]).data_fingerprint for corruption in CORRUPTIONS]
-        is_published = not any(fingerprint and fingerprint.startswith(MADE) for fingerprint in fingerprints)
-        return preset.name if self.data == preset.data and is_published else None
+        if self.settings or self.stream != StreamConfig(model=self.stream.model, data=preset.data):
+            return None
+        fingerprints = [self._stream(corruption, self.seeds[0]).fingerprint for corruption in CORRUPTIONS]
+        return None if any(found and was_made(found) for found in fingerprints) else preset.name
 
     def has_papers_beta(self, series: Series) -> bool:
         """Whether a series with Panda has its beta from where the paper has it: a search on test labels."""
@@ -104,69 +110,64 @@ class Setup:
         """Where grids of settings are tried: everywhere, or on one corruption of each group."""
         return tuple(names[0] for names in GROUPS.values()) if self.quick else CORRUPTIONS
 
-    def plain(self, method: str, label: str = "", **more: Any) -> Series:
-        """A method as it is. `more` are its settings, and what `variant` takes."""
-        return Series(label or method, (self.variant(method, **more),))
+    def plain(self, method: str, label: str = "", **changes: Any) -> Series:
+        """A method as it is; `changes` as `variant` takes them."""
+        return Series(label or method, (self.variant(method, **changes),))
 
-    def panda(self, method: str, label: str = "", **more: Any) -> Series:
+    def panda(self, method: str, label: str = "", **changes: Any) -> Series:
         """The method with Panda, with the beta that was asked for; where that is a grid, with `auto`."""
         asked: dict[str, Any] = {"paper": {}, "grid": {"beta": "auto"}}.get(str(self.beta), {"beta": self.beta})
         label = label or f"{method}+panda"
-        label = f"{label} ({AUTO})" if self.beta == "grid" and "beta" not in more else label
-        return Series(label, (self.variant(f"{method}+panda", **{**asked, **more}),))
+        label = f"{label} ({AUTO})" if self.beta == "grid" and "beta" not in changes else label
+        return Series(label, (self.variant(f"{method}+panda", **{**asked, **changes}),))
 
-    def best_of_grid(self, method: str, label: str = "", **more: Any) -> Series:
+    def best_of_grid(self, method: str, label: str = "", **changes: Any) -> Series:
         """The method with the best beta of the paper's grid, chosen on test labels."""
-        candidates = [self.variant(f"{method}+panda", beta=beta, **more) for beta in BETA_GRID]
+        candidates = [self.variant(f"{method}+panda", beta=beta, **changes) for beta in BETA_GRID]
         return Series(f"{label or f'{method}+panda'} ({BEST_OF_GRID})", tuple(candidates))
 
-    def with_panda(self, method: str, **more: Any) -> list[Series]:
+    def with_panda(self, method: str) -> list[Series]:
         """All that a table shows of a method with Panda: one series, or under a grid search that and the best of it."""
-        series = [self.panda(method, **more)]
-        return [*series, self.best_of_grid(method, **more)] if self.beta == "grid" else series
+        series = [self.panda(method)]
+        return [*series, self.best_of_grid(method)] if self.beta == "grid" else series
 
-    def variant(
-        self, method: str, *, batch_size: int = BATCH_SIZE, quick_images: int = QUICK_IMAGES, **settings: Any
-    ) -> Variant:
-        """`quick_images` are used in a quick look, unless the user said how many to use."""
-        limit = quick_images if self.quick and self.limit is None else self.limit
-        return Variant(method, tuple(sorted(settings.items())), batch_size, limit)
+    def variant(self, method: str, *, quick_images: int = QUICK_IMAGES, **changes: Any) -> Variant:
+        """A method with changes to its options and to its streams.
 
-    def options(self, variant: Variant) -> dict[str, Any]:
-        """Every option of the variant's method, as a record holds it."""
-        if variant not in self._options:
-            name = parse_method(variant.method)
-            self._options[variant] = run_options(name, dict(variant.settings), self.preset, self.protocol)
-        return self._options[variant]
+        Args:
+            quick_images: used in a quick look, unless the user said how many to use.
+        """
+        if self.quick and self.stream.limit is None:
+            changes["limit"] = quick_images
+        stream = {name: changes.pop(name) for name in _STREAM_FIELDS & changes.keys()}
+        return Variant(method, tuple(sorted(changes.items())), tuple(sorted(stream.items())))
+
+    def method(self, variant: Variant) -> MethodConfig:
+        """The variant's method with all its options."""
+        if variant not in self._methods:
+            known = default_options(parse_method(variant.method))
+            common = {key: value for key, value in self.settings.items() if key in known}
+            settings = common | dict(variant.settings)
+            [self._methods[variant]] = plan_methods([variant.method], settings, self.preset, self.protocol)
+        return self._methods[variant]
 
     def runs(self, variant: Variant, corruption: str) -> list[RunConfig]:
         """One for each seed."""
-        name = parse_method(variant.method)
-        change = {"method": name.base, "panda": name.panda, "options": self.options(variant)}
-        change |= {"batch_size": variant.batch_size, "limit": variant.limit}
-        return [self._place(corruption, seed).model_copy(update=change) for seed in self.seeds]
+        streams = [replace(self._stream(corruption, seed), **dict(variant.stream)) for seed in self.seeds]
+        return [RunConfig(stream=stream, method=self.method(variant)) for stream in streams]
 
-    def _place(self, corruption: str, seed: int) -> RunConfig:
-        """A run of some method at the place; all places are planned at once, since weights and data are looked at."""
-        if not self._places:
-            planned = plan_runs(
-                ["clip"],
-                model=self.model,
-                data=self.data,
-                corruptions=[CLEAN, *CORRUPTIONS],
-                seeds=self.seeds,
-                limit=self.limit,
-                precision=self.precision,
-                preprocess=self.preprocess,
-                image_list=self.image_list,
-                data_root=self.data_root,
-            )
-            self._places = {(config.corruption, config.seed): config for config in planned}
-        return self._places[corruption, seed]
+    def _stream(self, corruption: str, seed: int) -> StreamConfig:
+        """All streams are planned at once, since weights and data are looked at."""
+        if not self._streams:
+            planned = plan_streams(self.stream, self.sources, [CLEAN, *CORRUPTIONS], [SEVERITY], self.seeds)
+            self._streams = {(stream.corruption, stream.seed): stream for stream in planned}
+        return self._streams[corruption, seed]
 
     def __str__(self) -> str:
-        images = f"{self.limit} images" if self.limit else f"{QUICK_IMAGES} images" if self.quick else "all images"
-        parts = [self.model, self.data, images, f"seeds {', '.join(map(str, self.seeds))}", f"beta {self.beta}"]
-        parts += [f"preset {self.preset.name}"] if self.preset else []
+        parts = [replace(self.stream, severity=SEVERITY).title(), f"seeds {', '.join(map(str, self.seeds))}"]
+        parts.append(f"beta {self.beta}")
+        parts += [f"preset {self.preset.name}"] if self.is_papers and self.preset else []
+        parts += [f"{key} {value}" for key, value in self.settings.items()]
         parts += [f"protocol {self.protocol}"] if self.protocol != "paper" else []
-        return ", ".join(parts) + (" (a quick look)" if self.quick else "")
+        quick = f" (a quick look: {QUICK_IMAGES} images, in some experiments more)" if self.quick else ""
+        return ", ".join(parts) + quick

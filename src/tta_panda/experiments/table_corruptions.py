@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from functools import partial
 
-from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.experiments.base import Outcomes
-from tta_panda.experiments.layout import PAPERS_OWN, ZERO_NOTE, by_corruption, papers_cell, short_name
-from tta_panda.experiments.paper import BACKBONES, MEAN
-from tta_panda.experiments.results import BIAS, Column, Result, Row, Table
+from tta_panda.experiments.base import SetupResults
+from tta_panda.experiments.layout import PAPERS_OWN, ZERO_NOTE, accuracy, by_corruption, papers_cell
+from tta_panda.experiments.paper import BACKBONES, MAIN_ROWS, METHODS, PaperVariant
 from tta_panda.experiments.setup import Series
 from tta_panda.experiments.table_main import MainTable
-from tta_panda.methods import METHODS
+from tta_panda.results.figure import Result
+from tta_panda.results.table import ACCURACY, BIAS, Cell, Table
 
 
 class CorruptionsTable(MainTable):
@@ -21,28 +21,22 @@ class CorruptionsTable(MainTable):
     in_paper = "Appendix, table of all corruption domains"
     compares_benchmarks = False
 
-    def lay_out(self, outcomes: Outcomes) -> Result:
-        setup = outcomes.setup
-        rows: list[tuple[Series, str, Literal["plain", "panda"] | None]] = []
+    def result(self, results: SetupResults) -> Result:
+        setup = results.setup
+        accuracies: dict[str, Callable[[str], Cell]] = {}
+        biases: dict[str, Callable[[str], Cell]] = {}
         for name in METHODS:
-            rows.append((setup.plain(name), name, "plain"))
-            rows += [(series, name, "panda") for series in setup.with_panda(name)]
-        bias = by_corruption(outcomes, "Prediction bias (L1)", [(series, name, None) for series, name, _ in rows], BIAS)
-        tables = [
-            by_corruption(outcomes, "Accuracy (%)", rows),
-            replace(bias, note=ZERO_NOTE, name="bias"),
-        ]
-        return Result(tables if setup.benchmark else [*tables, _papers()])
+            variants: list[tuple[Series, PaperVariant]] = [(setup.plain(name), "plain")]
+            variants += [(series, "panda") for series in setup.with_panda(name)]
+            for series, variant in variants:
+                accuracies[series.label] = partial(accuracy, results, series, name, variant)
+                biases[series.label] = partial(results.cell_or_mean, series, BIAS)
+        bias = by_corruption("Prediction bias (L1)", BIAS, biases, "bias")
+        tables = [by_corruption("Accuracy (%)", ACCURACY, accuracies), replace(bias, note=ZERO_NOTE)]
+        return Result(tables if setup.benchmark else [*tables, _papers("cifar10-c")])
 
 
-def _papers() -> Table:
-    benchmark = "cifar10-c"
-    columns = [Column(short_name(name), better="higher") for name in CORRUPTIONS] + [Column(MEAN, better="higher")]
-    variants: tuple[tuple[str, Literal["plain", "panda"]], ...] = (("", "plain"), ("+panda", "panda"))
-    rows = [
-        Row(f"{name}{suffix}", [papers_cell(benchmark, name, variant, c) for c in (*CORRUPTIONS, MEAN)])
-        for name in METHODS
-        for suffix, variant in variants
-    ]
-    title = f"{BACKBONES[benchmark]}: printed in the paper, accuracy (%)"
-    return Table(title, "method", columns, rows, PAPERS_OWN, of_paper=True, name="in-paper")
+def _papers(benchmark: str) -> Table:
+    rows = {label: partial(papers_cell, benchmark, *key) for label, key in MAIN_ROWS.items()}
+    table = by_corruption(f"{BACKBONES[benchmark]}: printed in the paper, accuracy (%)", ACCURACY, rows, "in-paper")
+    return replace(table, note=PAPERS_OWN, of_paper=True)

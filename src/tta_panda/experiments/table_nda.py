@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
-from tta_panda.experiments.base import Experiment, Outcomes
-from tta_panda.experiments.layout import by_corruption, papers_benchmarks, with_paper
-from tta_panda.experiments.paper import PaperVariant
-from tta_panda.experiments.results import ACCURACY, BIAS, Column, Result, Row, Table
+from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.layout import accuracy, by_corruption, papers_benchmarks
+from tta_panda.experiments.paper import MEAN, PaperVariant
 from tta_panda.experiments.setup import Series, Setup
+from tta_panda.results.figure import Result
+from tta_panda.results.table import ACCURACY, BIAS, Column, Row, Table
 
 _ROWS: dict[str, tuple[str, PaperVariant]] = {
     "clip": ("clip", "plain"),
@@ -28,24 +29,23 @@ class NegativeAugmentationTable(Experiment):
         rows = [setup.plain("clip", clip), setup.plain("deyo", deyo), setup.panda("deyo", offset, destroy="none")]
         return [*rows, setup.best_of_grid("deyo", offset, destroy="none")] if setup.beta == "grid" else rows
 
-    def lay_out(self, outcomes: Outcomes) -> Result:
-        setup = outcomes.setup
-        rows = [(series, *_ROWS.get(series.label, ("deyo", "offset"))) for series in self.series(setup)]
-        means = Table(
-            "Mean of 15 corruptions at severity 5",
-            "method",
-            [Column("accuracy (%)", better="higher"), Column("prediction bias (L1)", 3, "lower")],
-            [
-                Row(
-                    series.label,
-                    [
-                        with_paper(outcomes.mean(series, ACCURACY), setup, series, name, variant),
-                        outcomes.mean(series, BIAS),
-                    ],
-                )
-                for series, name, variant in rows
-            ],
-        )
-        every = by_corruption(outcomes, "Accuracy (%) on every corruption", rows)
-        tables = [means, replace(every, name="corruptions")]
+    def result(self, results: SetupResults) -> Result:
+        setup = results.setup
+        rows = {}
+        for series in self.series(setup):
+            rows[series] = partial(accuracy, results, series, *_ROWS.get(series.label, ("deyo", "offset")))
+        tables = [
+            Table(
+                "Mean of 15 corruptions at severity 5",
+                "method",
+                [Column.of(metric, metric.title) for metric in (ACCURACY, BIAS)],
+                [Row(series.label, [find(MEAN), results.mean(series, BIAS)]) for series, find in rows.items()],
+            ),
+            by_corruption(
+                "Accuracy (%) on every corruption",
+                ACCURACY,
+                {series.label: find for series, find in rows.items()},
+                "corruptions",
+            ),
+        ]
         return Result(tables if setup.benchmark else [*tables, papers_benchmarks("Negative augmentation", _ROWS)])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-from tta_panda.experiments.base import Experiment, Outcomes
-from tta_panda.experiments.layout import ZERO_NOTE, papers_benchmarks, with_paper
+from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.layout import ZERO_NOTE, accuracy, papers_benchmarks
 from tta_panda.experiments.paper import PaperVariant
-from tta_panda.experiments.results import ACCURACY, BIAS, Cell, Column, Result, Row, Table
 from tta_panda.experiments.setup import Series, Setup
+from tta_panda.results.figure import Result
+from tta_panda.results.table import ACCURACY, BIAS, Cell, Column, Row, Table
 
 _POSITIVE = ("tpt", "zero", "tps")
 
@@ -22,15 +23,15 @@ class PositiveAugmentationTable(Experiment):
     def series(self, setup: Setup) -> list[Series]:
         return [*(setup.plain(name) for name in _POSITIVE), *setup.with_panda("tent")]
 
-    def lay_out(self, outcomes: Outcomes) -> Result:
-        setup = outcomes.setup
+    def result(self, results: SetupResults) -> Result:
+        setup = results.setup
         rows = []
         for series in self.series(setup):
             name = series.candidates[0].method.partition("+")[0]
             variant: PaperVariant = "panda" if name == "tent" else "plain"
-            accuracy = with_paper(outcomes.mean(series, ACCURACY), setup, series, name, variant)
-            rows.append(Row(series.label, [accuracy, outcomes.mean(series, BIAS), _passes(outcomes, series)]))
-        columns = [Column("accuracy (%)", better="higher"), Column("prediction bias (L1)", 3, "lower")]
+            cells = [accuracy(results, series, name, variant), results.mean(series, BIAS), _passes(results, series)]
+            rows.append(Row(series.label, cells))
+        columns = [Column.of(metric, metric.title) for metric in (ACCURACY, BIAS)]
         columns.append(Column("images encoded per image", 1, "lower"))
         tables = [Table("Mean of 15 corruptions at severity 5", "method", columns, rows, ZERO_NOTE)]
         if setup.benchmark is None:
@@ -39,11 +40,11 @@ class PositiveAugmentationTable(Experiment):
         return Result(tables)
 
 
-def _passes(outcomes: Outcomes, series: Series) -> Cell:
+def _passes(results: SetupResults, series: Series) -> Cell:
     """Images sent through the encoder, views and negatives included, for each image of the stream."""
-    records = outcomes.records(outcomes.chosen(series), "gaussian_noise")
+    records = results.records(series, "gaussian_noise")
     if not records:
-        return outcomes.empty(outcomes.chosen(series), ["gaussian_noise"])
+        return results.empty(series, ["gaussian_noise"])
     record = records[0]
-    batches = math.ceil(record.samples / record.config.batch_size)
+    batches = math.ceil(record.samples / record.config.stream.batch_size)
     return Cell((record.passes.images + record.passes.images_with_gradient) * batches / record.samples)

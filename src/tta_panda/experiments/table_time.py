@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tta_panda.experiments.base import Experiment, Outcomes
-from tta_panda.experiments.results import Cell, Column, Metric, Result, Row, Table, over_seeds
+from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.paper import METHODS
 from tta_panda.experiments.setup import Series, Setup
-from tta_panda.methods import METHODS
+from tta_panda.results.figure import Result
+from tta_panda.results.table import SECONDS, Cell, Column, Row, Table, over_seeds
 
 _CORRUPTION = "gaussian_noise"
 _QUICK_IMAGES = 500
@@ -26,14 +27,12 @@ _PAPERS_SECONDS = {
 }
 """Seconds without and with Panda and the overhead in percent, as printed: ViT-B/32, CIFAR-10, a V100."""
 
-_SECONDS = Metric("seconds", "seconds", decimals=2)
-
 
 class TimeTable(Experiment):
     title = "Time with and without Panda"
     about = "Seconds over one stream, alone on the machine, and what Panda adds."
     in_paper = "Table 3"
-    measured_alone = True
+    timed = True
 
     def series(self, setup: Setup) -> list[Series]:
         return [series for name in METHODS for series in _pair(setup, name)]
@@ -41,12 +40,12 @@ class TimeTable(Experiment):
     def corruptions(self, setup: Setup) -> Sequence[str]:
         return (_CORRUPTION,)
 
-    def lay_out(self, outcomes: Outcomes) -> Result:
+    def result(self, results: SetupResults) -> Result:
         rows = []
         for name in METHODS:
-            plain, panda = _pair(outcomes.setup, name)
-            seconds = [outcomes.mean(series, _SECONDS, [_CORRUPTION]) for series in (plain, panda)]
-            rows.append(Row(name, [*seconds, _overhead(outcomes, plain, panda)]))
+            plain, panda = _pair(results.setup, name)
+            seconds = [results.mean(series, SECONDS) for series in (plain, panda)]
+            rows.append(Row(name, [*seconds, _overhead(results, plain, panda)]))
         columns = [Column("plain (s)", 2, "lower"), Column("+panda (s)", 2, "lower"), Column("overhead (%)", 1)]
         table = Table(f"Seconds over one stream, {_CORRUPTION.replace('_', ' ')}", "method", columns, rows)
         return Result([table, _papers()], notes=[_HOW])
@@ -63,14 +62,12 @@ def _pair(setup: Setup, name: str) -> tuple[Series, Series]:
     return setup.plain(name, quick_images=_QUICK_IMAGES), setup.panda(name, quick_images=_QUICK_IMAGES)
 
 
-def _overhead(outcomes: Outcomes, plain: Series, panda: Series) -> Cell:
+def _overhead(results: SetupResults, plain: Series, panda: Series) -> Cell:
     """Seed by seed, since the two runs of a seed follow each other: a machine that slows down slows both."""
-    before, after = (outcomes.records(series.candidates[0], _CORRUPTION) for series in (plain, panda))
-    if not before:
-        return outcomes.empty(plain.candidates[0], [_CORRUPTION])
-    if not after:
-        return outcomes.empty(panda.candidates[0], [_CORRUPTION])
-    return over_seeds([100 * (b.seconds / a.seconds - 1) for a, b in zip(before, after, strict=True)])
+    before, after = (results.cell(series, SECONDS, _CORRUPTION) for series in (plain, panda))
+    if before.value is None or after.value is None:
+        return before - after
+    return over_seeds({seed: 100 * (after.by_seed[seed] / seconds - 1) for seed, seconds in before.by_seed.items()})
 
 
 def _papers() -> Table:

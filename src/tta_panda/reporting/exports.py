@@ -1,12 +1,12 @@
-"""Tables of experiments as CSV, Markdown and LaTeX."""
+"""Tables as CSV, Markdown and LaTeX."""
 
 from __future__ import annotations
 
 import csv
 import io
 
-from tta_panda.experiments.results import Cell, Column, Table
-from tta_panda.reporting.cells import grid_of, number, spread
+from tta_panda.reporting.text import number, spread, to_text
+from tta_panda.results.table import Cell, Column, Table
 
 _LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "Δ": r"$\Delta$", "~": r"\textasciitilde{}", "^": r"\^{}"}
 _LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
@@ -14,21 +14,22 @@ _LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
 
 def to_csv(table: Table) -> str:
     """Numbers with six decimals; beside each column its s.d. and the paper's numbers, where there are any."""
-    columns = {table.rows_are: [row.name for row in table.rows]}
-    for index, column in enumerate(table.columns):
-        # Columns of differences share a title; in a file, each but the first says what it belongs to.
-        title = f"{column.title} {table.columns[index - 1].title}" if column.title in columns else column.title
+    titles = [column.title for column in table.columns]
+    columns = [(table.rows_are, [row.name for row in table.rows])]
+    for index, title in enumerate(titles):
+        # Columns of differences share a title; in a file, each says what it belongs to.
+        title = f"{title} {titles[index - 1]}" if titles.count(title) > 1 else title
         cells = [row.cells[index] for row in table.rows]
-        columns[title] = [cell.why_empty if cell.value is None else _six(cell.value) for cell in cells]
+        columns.append((title, [cell.why_empty if cell.value is None else _six(cell.value) for cell in cells]))
         if any(cell.sd is not None for cell in cells):
-            columns[f"{title} s.d."] = [_six(cell.sd) for cell in cells]
+            columns.append((f"{title} s.d.", [_six(cell.sd) for cell in cells]))
         if any(cell.paper for cell in cells):
-            columns[f"{title} (paper)"] = [_six(cell.paper and cell.paper.value) for cell in cells]
-            columns[f"{title} (paper) s.d."] = [_six(cell.paper and cell.paper.sd) for cell in cells]
+            columns.append((f"{title} (paper)", [_six(cell.paper and cell.paper.value) for cell in cells]))
+            columns.append((f"{title} (paper) s.d.", [_six(cell.paper and cell.paper.sd) for cell in cells]))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+    writer.writerow([title for title, _ in columns])
+    writer.writerows(zip(*(values for _, values in columns), strict=True))
     return out.getvalue()
 
 
@@ -37,16 +38,16 @@ def _six(value: float | None) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    grid = grid_of(table)
+    text = to_text(table)
     lines = [
-        f"**{grid.title}**",
+        f"**{text.title}**",
         "",
-        "| " + " | ".join([grid.rows_are, *grid.headers]) + " |",
-        "|" + "|".join(["---", *("---:" for _ in grid.headers)]) + "|",
+        "| " + " | ".join([text.rows_are, *text.headers]) + " |",
+        "|" + "|".join(["---", *("---:" for _ in text.headers)]) + "|",
     ]
-    for row in grid.rows:
+    for row in text.rows:
         cells = [f"{cell.full} (paper {cell.paper.full})" if cell.paper else cell.full for cell in row.cells]
-        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in [row.name, *cells]) + " |")
+        lines.append("| " + " | ".join(shown.replace("|", "\\|") for shown in [row.name, *cells]) + " |")
     return "\n".join(lines + (["", table.note] if table.note else [])) + "\n"
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from tta_panda.experiments.results import BarFigure, Figure, HistogramFigure, Line, LineFigure, Panel
+from tta_panda.results.figure import BarFigure, Figure, HistogramFigure, Line, LineFigure, Panel
 
 # Okabe & Ito: told apart by the colour-blind; markers and hatches tell them apart in black and white, too.
 COLOURS = ("#E69F00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
@@ -158,20 +157,14 @@ def _known(values: Sequence[float | None], otherwise: float = math.nan) -> list[
 
 def to_svg(drawing: Drawing) -> str:
     """The figure as an `<svg>` element."""
-    buffer = io.StringIO()
-    with matplotlib.rc_context(_STYLE):
-        drawing.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
+    text = to_bytes(drawing, "svg").decode()
     return text[text.index("<svg") :]
 
 
-def save(drawing: Drawing, stem: Path) -> list[Path]:
-    """Write the figure in every format, as `stem.svg` and so on."""
-    paths = []
-    for kind in FORMATS:
-        path = stem.with_name(f"{stem.name}.{kind}")
-        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-        with matplotlib.rc_context(_STYLE):
-            drawing.savefig(path, format=kind, dpi=_PER_INCH, metadata=metadata)
-        paths.append(path)
-    return paths
+def to_bytes(drawing: Drawing, suffix: str) -> bytes:
+    """The figure as a file of one of the `FORMATS`; the same figure gives the same bytes."""
+    buffer = io.BytesIO()
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix)
+    with matplotlib.rc_context(_STYLE):
+        drawing.savefig(buffer, format=suffix, dpi=_PER_INCH, metadata=metadata)
+    return buffer.getvalue()

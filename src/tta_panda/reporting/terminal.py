@@ -1,16 +1,13 @@
-"""Result tables on a terminal."""
+"""Tables on a terminal."""
 
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from tta_panda.experiments.results import Result
-from tta_panda.reporting.cells import grid_of
-from tta_panda.reporting.grids import METHODS_PER_GRID, Cell, Grid, result_grids, verdicts
-from tta_panda.reporting.summary import summary_grids
-from tta_panda.reporting.tables import ResultTable
+from tta_panda.reporting.text import TextCell, TextTable, to_text
+from tta_panda.results.figure import Result
 
 _MOST_COLUMNS_WITH_SPREAD, _MOST_COLUMNS_WITH_SPACE = 7, 10
 
@@ -19,84 +16,72 @@ _PAPER_STYLE = "blue"
 _PAPER_ROW = "  paper"
 
 
-def print_results(console: Console, table: ResultTable) -> None:
-    """Accuracy and prediction bias, and what Panda changed; of many methods the means, with all else in the report."""
-    console.print(Text(f"\n{table.setting}", style="bold"))
-    many = len({series.method.base for series in table.series}) > METHODS_PER_GRID
-    for grid in summary_grids(table) if many else result_grids(table):
-        _print_grid(console, grid)
-    console.print()
-    if not many:
-        for line in verdicts(table):
-            console.print(Text(line))
+def print_result(console: Console, title: str, result: Result) -> None:
+    """Tables and notes under a title; wide tables without the spread over seeds, which is in the files."""
+    console.print(Text(f"\n{title}", style="bold"))
+    for table in result.tables:
+        _print_table(console, to_text(table))
+        if table.note:
+            console.print(Text(table.note, style="dim"))
+    if result.notes:
+        console.print()
+    for note in result.notes:
+        console.print(Text(note))
 
 
-def _print_grid(console: Console, grid: Grid) -> None:
-    """Its title over its rows; a title of the table itself would be broken to the table's width."""
-    console.print(Text(f"\n{grid.title}", style="bold"))
-    wide = len(grid.headers) > _MOST_COLUMNS_WITH_SPREAD
-    for piece in _pieces_that_fit(console, grid) if wide else [grid]:
+def _print_table(console: Console, table: TextTable) -> None:
+    """Its title over its rows; a title of the rich table itself would be broken to the table's width."""
+    console.print(Text(f"\n{table.title}", style="bold"))
+    wide = len(table.headers) > _MOST_COLUMNS_WITH_SPREAD
+    for piece in _pieces_that_fit(console, table) if wide else [table]:
         console.print(_rich_table(piece, wide))
 
 
-def _pieces_that_fit(console: Console, grid: Grid) -> list[Grid]:
+def _pieces_that_fit(console: Console, table: TextTable) -> list[TextTable]:
     """A wide table as it is, or cut into several with fewer columns: numbers are never cut."""
-    names = [word for row in grid.rows for word in (row.group, _PAPER_ROW, *row.name.split())]
-    columns = [_least_width(grid, index) for index in range(len(grid.headers))]
-    grouped = any(row.group for row in grid.rows)
-    needed = max(map(len, names), default=0) * (1 + grouped) + sum(columns) + sum(_padding(grid)) * (len(columns) + 2)
-    half = len(grid.headers) // 2
+    names = [word for row in table.rows for word in (row.group, _PAPER_ROW, *row.name.split())]
+    columns = [_least_width(table, index) for index in range(len(table.headers))]
+    needed = max(map(len, names), default=0) * (1 + table.is_grouped) + sum(columns)
+    needed += sum(_padding(table)) * (len(columns) + 2)
+    half = len(table.headers) // 2
     if needed <= console.width or not half:
-        return [grid]
-    parts = [slice(half), slice(half, None)]
+        return [table]
     pieces = [
-        grid._replace(headers=grid.headers[part], rows=[row._replace(cells=row.cells[part]) for row in grid.rows])
-        for part in parts
+        table._replace(headers=table.headers[part], rows=[row._replace(cells=row.cells[part]) for row in table.rows])
+        for part in (slice(half), slice(half, None))
     ]
     return [fitting for piece in pieces for fitting in _pieces_that_fit(console, piece)]
 
 
-def _padding(grid: Grid) -> tuple[int, int]:
+def _padding(table: TextTable) -> tuple[int, int]:
     """Right and left of a column."""
-    return (1, 1) if len(grid.headers) <= _MOST_COLUMNS_WITH_SPACE else (1, 0)
+    return (1, 1) if len(table.headers) <= _MOST_COLUMNS_WITH_SPACE else (1, 0)
 
 
-def _least_width(grid: Grid, index: int) -> int:
+def _least_width(table: TextTable, index: int) -> int:
     """What a column needs if its title is broken at spaces, and its numbers are not broken."""
-    return max(map(len, [*grid.headers[index].split(), *(row.cells[index].text for row in grid.rows)]), default=0)
+    return max(map(len, [*table.headers[index].split(), *(row.cells[index].text for row in table.rows)]), default=0)
 
 
-def _rich_table(grid: Grid, wide: bool) -> Table:
-    right, left = _padding(grid)
-    table = Table(box=None, pad_edge=False, padding=(0, right, 0, left))
-    grouped = any(row.group for row in grid.rows)
-    for _ in range(1 + grouped):
-        table.add_column(no_wrap=not wide)
-    for index, header in enumerate(grid.headers):
+def _rich_table(table: TextTable, wide: bool) -> RichTable:
+    right, left = _padding(table)
+    rich = RichTable(box=None, pad_edge=False, padding=(0, right, 0, left))
+    for _ in range(1 + table.is_grouped):
+        rich.add_column(no_wrap=not wide)
+    for index, header in enumerate(table.headers):
         # Where room is short, titles and in wide tables names are broken at spaces, and numbers never.
-        table.add_column(header, justify="right", min_width=_least_width(grid, index) if wide else None)
-    for row in grid.rows:
-        group = [Text(row.group, style="dim")] * grouped
-        cells = [Text(cell.text, style=_STYLES[cell.kind]) if wide else _with_all(cell) for cell in row.cells]
-        table.add_row(*group, Text(row.name), *cells, style="bold" if row.kind == "mean" else None)
+        rich.add_column(header, justify="right", min_width=_least_width(table, index) if wide else None)
+    for row in table.rows:
+        group = [Text(row.group, style="dim")] * table.is_grouped
+        cells = [Text(cell.text, style=_STYLES[cell.kind]) if wide else _complete(cell) for cell in row.cells]
+        rich.add_row(*group, Text(row.name), *cells, style="bold" if row.is_mean else None)
         if wide and any(cell.paper for cell in row.cells):  # no room beside the numbers
             printed = [Text(cell.paper.text if cell.paper else "") for cell in row.cells]
-            table.add_row(*[Text()] * grouped, Text(_PAPER_ROW), *printed, style=_PAPER_STYLE)
-    return table
+            rich.add_row(*[Text()] * table.is_grouped, Text(_PAPER_ROW), *printed, style=_PAPER_STYLE)
+    return rich
 
 
-def _with_all(cell: Cell) -> Text:
+def _complete(cell: TextCell) -> Text:
     """The number with its spread, and what the paper printed."""
     text = Text(cell.full, style=_STYLES[cell.kind])
     return text.append(f" [paper {cell.paper.full}]", style=_PAPER_STYLE) if cell.paper else text
-
-
-def print_experiment(console: Console, title: str, result: Result) -> None:
-    """The tables of an experiment; wide ones without the spread over seeds, which is in the files."""
-    console.print(Text(f"\n{title}", style="bold"))
-    for table in result.tables:
-        _print_grid(console, grid_of(table))
-        if table.note:
-            console.print(Text(table.note, style="dim"))
-    for note in result.notes:
-        console.print(Text(note, style="dim"))

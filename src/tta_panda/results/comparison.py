@@ -1,0 +1,260 @@
+"""Any folder of records as comparisons: methods with and without Panda on the streams that they have in common."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import TypeVar
+
+from tta_panda.data import CLEAN
+from tta_panda.data.corruptions import CORRUPTIONS, GROUPS
+from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
+from tta_panda.evaluation.record import PassesPerBatch, RunRecord
+from tta_panda.methods import METHODS
+from tta_panda.results.figure import BarFigure, Bars, Figure, Histogram, HistogramFigure, Result
+from tta_panda.results.table import ACCURACY, BIAS, Cell, Column, Metric, Results, Row, Table, over_seeds
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods on one stream, corruption by corruption; only seeds are averaged."""
+
+    setting: StreamConfig
+    """What all runs have in common. Corruption and seed are not part of it."""
+    title: str
+    cells: dict[tuple[MethodConfig, str], list[RunConfig]]
+    """Runs that were made, by method and corruption."""
+    records: Mapping[str, RunRecord]
+    """By key; runs without one diverged."""
+
+    @functools.cached_property
+    def methods(self) -> list[MethodConfig]:
+        """In the order of the registry; methods that are not registered here come last."""
+        place = {name: index for index, name in enumerate(METHODS)}
+        found = {method for method, _ in self.cells}
+        return sorted(found, key=lambda m: (place.get(m.parsed.base, len(place)), m.name, str(m.options)))
+
+    @functools.cached_property
+    def corruptions(self) -> list[str]:
+        """In the order of the benchmark, without clean images; others come last."""
+        found = {corruption for _, corruption in self.cells} - {CLEAN}
+        return [*(name for name in CORRUPTIONS if name in found), *sorted(found.difference(CORRUPTIONS))]
+
+    @property
+    def has_clean(self) -> bool:
+        return any(corruption == CLEAN for _, corruption in self.cells)
+
+    @functools.cached_property
+    def results(self) -> Results[MethodConfig]:
+        diverged = {config.key for runs in self.cells.values() for config in runs} - self.records.keys()
+        return Results(lambda method, corruption: self.cells.get((method, corruption), []), self.records, diverged)
+
+    def runs(self) -> list[RunConfig]:
+        """Method by method."""
+        names = [CLEAN, *self.corruptions]
+        return [config for method in self.methods for name in names for config in self.cells.get((method, name), [])]
+
+    @functools.cached_property
+    def pairs(self) -> list[tuple[MethodConfig, MethodConfig]]:
+        """(plain, with Panda) for every method with Panda whose plain counterpart was run, too."""
+        return [
+            (plain, panda)
+            for panda in self.methods
+            for plain in self.methods
+            if panda.parsed.panda and plain.name == panda.parsed.base and plain.options.items() <= panda.options.items()
+        ]
+
+    def label(self, method: MethodConfig) -> str:
+        """The method's name, with the options that tell it from others of the same name."""
+        others = [other.options for other in self.methods if other.name == method.name]
+        differing = [key for key in method.options if any(other.get(key) != method.options[key] for other in others)]
+        suffix = ", ".join(f"{key}={method.options[key]}" for key in differing)
+        return f"{method.name} ({suffix})" if suffix else method.name
+
+    def result(self) -> Result:
+        """Everything that is shown of it."""
+        tables = [corruption_table(self, ACCURACY), corruption_table(self, BIAS), passes_table(self)]
+        if self.pairs and self.corruptions:
+            tables.insert(0, summary_table(self))
+        figures = [figure for pair in self.pairs for figure in _figures(self, *pair)]
+        return Result(tables, figures, verdicts(self))
+
+
+def compare(records: Iterable[RunRecord], diverged: Iterable[RunConfig] = ()) -> list[Comparison]:
+    """One comparison per setting. Clean images have no severity, so they belong to every severity's comparison."""
+    by_key = {record.config.key: record for record in records}
+    settings: dict[StreamConfig, list[RunConfig]] = {}
+    for setting, config in _told_apart([*(record.config for record in by_key.values()), *diverged]):
+        settings.setdefault(setting, []).append(config)
+    comparable: dict[StreamConfig, list[RunConfig]] = {}
+    for setting, members in settings.items():
+        corrupted = [s for s in settings if s.severity and not setting.severity and replace(s, severity=0) == setting]
+        for target in corrupted or [setting]:
+            comparable.setdefault(target, []).extend(members)
+    ordered = sorted(comparable, key=lambda setting: setting.severity)
+    differing = [each.name for each in fields(StreamConfig) if len({getattr(s, each.name) for s in ordered}) > 1]
+    return [Comparison(s, s.title(differing), _cells(comparable[s]), by_key) for s in ordered]
+
+
+def _told_apart(configs: Sequence[RunConfig]) -> Iterator[tuple[StreamConfig, RunConfig]]:
+    """Each run with its setting. Where data of one name differ within a domain, they are part of the setting."""
+    fingerprints: dict[StreamConfig, set[str | None]] = {}
+    for config in configs:
+        domain = replace(config.stream, seed=0, fingerprint=None)
+        fingerprints.setdefault(domain, set()).add(config.stream.fingerprint)
+    for config in configs:
+        domain = replace(config.stream, seed=0, fingerprint=None)
+        own = config.stream.fingerprint if len(fingerprints[domain]) > 1 else None
+        yield replace(domain, corruption=CLEAN, fingerprint=own), config
+
+
+def _cells(configs: Sequence[RunConfig]) -> dict[tuple[MethodConfig, str], list[RunConfig]]:
+    cells: dict[tuple[MethodConfig, str], list[RunConfig]] = {}
+    for config in sorted(configs, key=lambda config: config.stream.seed):
+        cells.setdefault((config.method, config.stream.corruption), []).append(config)
+    return cells
+
+
+def corruption_table(comparison: Comparison, metric: Metric) -> Table:
+    """Corruptions down; across, each method, its Panda variants and their differences."""
+    results, pairs = comparison.results, comparison.pairs
+    shown: list[tuple[Column, MethodConfig, MethodConfig | None]] = []
+    for method in comparison.methods:
+        if any(method == panda for _, panda in pairs):
+            continue
+        shown.append((Column.of(metric, comparison.label(method)), method, None))
+        for panda in (panda for plain, panda in pairs if plain == method):
+            shown.append((Column.of(metric, comparison.label(panda)), panda, None))
+            shown.append((Column.delta(metric), panda, method))
+
+    def cells(look_up: Callable[[MethodConfig], Cell]) -> list[Cell]:
+        return [look_up(m) if minus is None else look_up(m) - look_up(minus) for _, m, minus in shown]
+
+    names = ([("", CLEAN)] if comparison.has_clean else []) + corruption_rows(comparison.corruptions)
+    rows = [Row(name, cells(partial(results.cell, metric=metric, corruption=name)), group) for group, name in names]
+    if len(comparison.corruptions) > 1:
+        means = cells(lambda method: results.mean(method, metric, comparison.corruptions))
+        rows.append(Row(f"mean of {len(comparison.corruptions)}", means, is_mean=True))
+    title = f"{metric.title[0].upper()}{metric.title[1:]}"
+    return Table(title, "corruption", [column for column, _, _ in shown], rows, name=metric.field)
+
+
+def corruption_rows(corruptions: Sequence[str]) -> list[tuple[str, str]]:
+    """(group, corruption) in the order of the benchmark; the group only where it begins."""
+    groups = {**GROUPS, "extra": tuple(name for name in corruptions if name not in CORRUPTIONS)}
+    return [
+        ("" if index else group, name)
+        for group, names in groups.items()
+        for index, name in enumerate(name for name in names if name in corruptions)
+    ]
+
+
+def summary_table(comparison: Comparison) -> Table:
+    """Methods down; accuracy and bias without and with Panda across, over all corruptions and on clean images."""
+    results, corruptions = comparison.results, comparison.corruptions
+    columns: list[Column] = []
+    for metric in (ACCURACY, BIAS):
+        columns += [Column.of(metric, metric.short), Column.of(metric, f"{metric.short} +panda")]
+        columns.append(Column.delta(metric, f"Δ {metric.short}"))
+    columns.append(Column(f"L1 lower in (of {len(corruptions)})", 0))
+    if comparison.has_clean:
+        columns += [Column.of(ACCURACY, "clean"), Column.of(ACCURACY, "clean +panda")]
+        columns.append(Column.delta(ACCURACY, "Δ clean"))
+    rows = []
+    for pair in comparison.pairs:
+        cells = []
+        for metric in (ACCURACY, BIAS):
+            plain, panda = (results.mean(method, metric, corruptions) for method in pair)
+            cells += [plain, panda, panda - plain]
+        cells.append(Cell(float(_lower_bias(comparison, *pair))))
+        if comparison.has_clean:
+            plain, panda = (results.cell(method, ACCURACY, CLEAN) for method in pair)
+            cells += [plain, panda, panda - plain]
+        rows.append(Row(comparison.label(pair[0]), cells))
+    mean = f"Mean of {len(corruptions)} corruptions" if len(corruptions) > 1 else corruptions[0].replace("_", " ")
+    title = f"{mean}: accuracy (%) and prediction bias (L1)"
+    return Table(title, "method", columns, rows, name="summary")
+
+
+def passes_table(comparison: Comparison) -> Table:
+    """What every method sends through the encoders for a batch."""
+    names = list(PassesPerBatch.model_fields)
+    rows = []
+    for method in comparison.methods:
+        runs = [config.key for (other, _), found in comparison.cells.items() if other == method for config in found]
+        passes = [comparison.records[key].passes for key in runs if key in comparison.records]
+        if passes:
+            means = [sum(getattr(each, name) for each in passes) / len(passes) for name in names]
+            rows.append(Row(comparison.label(method), [Cell(mean) for mean in means]))
+    title = f"Encoded per batch of {comparison.setting.batch_size} images, mean"
+    return Table(title, "method", [Column(name.replace("_", " ")) for name in names], rows, name="passes")
+
+
+def verdicts(comparison: Comparison) -> list[str]:
+    """For each method, what Panda changed on average, in a sentence."""
+    results, corruptions = comparison.results, comparison.corruptions
+    sentences = []
+    for plain, panda in comparison.pairs:
+        changes = []
+        for metric in (ACCURACY, BIAS):
+            before, after = (results.mean(method, metric, corruptions) for method in (plain, panda))
+            change = after - before
+            if change.value is not None:
+                first = over_seeds({seed: before.by_seed[seed] for seed in change.by_seed}).value or 0.0
+                digits = metric.decimals
+                sentence = f"{metric.field} {first:.{digits}f} → {first + change.value:.{digits}f}"
+                changes.append(f"{sentence} ({round(change.value, digits) + 0.0:+.{digits}f})")
+        if changes:
+            lower, higher = _lower_bias(comparison, plain, panda), _lower_bias(comparison, panda, plain)
+            names = f"{comparison.label(panda)} against {comparison.label(plain)}"
+            counts = f"lower on {lower} and higher on {higher} of {len(corruptions)}"
+            sentences.append(f"{names}: {', '.join([*changes, counts])}")
+    return sentences
+
+
+def _lower_bias(comparison: Comparison, method: MethodConfig, other: MethodConfig) -> int:
+    """On how many corruptions the predictions of `other` are less biased than those of `method`, as far as shown."""
+    results = comparison.results
+    changes = [
+        (results.cell(other, BIAS, name) - results.cell(method, BIAS, name)).value for name in comparison.corruptions
+    ]
+    return sum(change is not None and round(change, BIAS.decimals) < 0 for change in changes)
+
+
+def _figures(comparison: Comparison, plain: MethodConfig, panda: MethodConfig) -> list[Figure]:
+    """Prediction bias and predicted classes, corruption by corruption, without and with Panda."""
+    results = comparison.results
+    names = ([CLEAN] if comparison.has_clean else []) + comparison.corruptions
+    labels = [comparison.label(plain), comparison.label(panda)]
+    both = " and ".join(labels)
+    cells = [[results.cell(method, BIAS, name) for name in names] for method in (plain, panda)]
+    bars = [Bars.of(label, of) for label, of in zip(labels, cells, strict=True)]
+    caption = f"Prediction bias per corruption, {both}. Lower is better."
+    bias = BarFigure(caption, BIAS.title, [_spaced(name) for name in names], bars)
+    caption = f"Predicted classes, {both}. The dashed line shows how often each class really occurs."
+    series = dict(zip(labels, (plain, panda), strict=True))
+    return [bias, class_histograms(results, series, names, caption)]
+
+
+def class_histograms(
+    results: Results[S], series: Mapping[str, S], corruptions: Sequence[str], caption: str
+) -> HistogramFigure:
+    """How often each class is predicted, for each corruption that all of the series were run on."""
+    histograms: list[Histogram] = []
+    classes: Sequence[str] = ()
+    for corruption in corruptions:
+        found = [results.records(each, corruption) for each in series.values()]
+        if all(found):
+            first = [records[0] for records in found]  # of one seed: counts are of images, not of means
+            classes = first[0].class_names
+            counts = [record.predicted_counts for record in first]
+            histograms.append(Histogram(_spaced(corruption), counts, first[0].label_counts))
+    return HistogramFigure(caption, list(series), classes, histograms)
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")

@@ -1,0 +1,74 @@
+"""Made-up records for tests of tables and pages, and small runs for tests of what makes records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tta_panda.data import CLEAN
+from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
+from tta_panda.evaluation.plan import Sources, find_preset, plan_methods, plan_runs, plan_streams
+from tta_panda.evaluation.record import PassesPerBatch, RunRecord, Tenth
+from tta_panda.evaluation.run import Runner
+from tta_panda.evaluation.store import RunStore
+
+
+def make_record(
+    method: str = "clip",
+    corruption: str = "fog",
+    *,
+    config: RunConfig | None = None,
+    accuracy: float = 0.5,
+    bias: float = 0.4,
+    options: dict[str, Any] | None = None,
+    **stream: Any,
+) -> RunRecord:
+    """A record of `config`, or of a method on a stream."""
+    severity = stream.pop("severity", 0 if corruption == CLEAN else 5)
+    known = {"model": "mini", "data": "glyphs-c", "corruption": corruption, "severity": severity, **stream}
+    chosen = ({"beta": "auto"} if "+" in method else {}) | (options or {})
+    config = config or RunConfig(stream=StreamConfig(**known), method=MethodConfig(name=method, options=chosen))
+    return RunRecord(
+        config=config,
+        weights_hash="0123456789abcdef",
+        samples=100,
+        accuracy=accuracy,
+        accuracy_stderr=0.05,
+        bias=bias,
+        ece=0.1,
+        nll=1.0,
+        nll_stderr=0.1,
+        recall_sd=0.2,
+        recall_min=0.1,
+        recall_max=0.9,
+        class_names=["heart", "star"],
+        predicted_counts=[70, 30],
+        label_counts=[50, 50],
+        mean_probabilities=[0.7, 0.3],
+        passes=PassesPerBatch(images=100, images_with_gradient=12.5, texts=0, texts_with_gradient=0),
+        tenths=[Tenth(samples=10, accuracy=accuracy, bias=bias) for _ in range(10)],
+        seconds=1.0,
+        images_per_second=100.0,
+        peak_memory=1 << 28,
+        environment={"python": "3"},
+    )
+
+
+def plan(
+    methods: Sequence[str], *, model: str = "mini", settings: dict[str, Any] | None = None, **more: Any
+) -> list[RunConfig]:
+    """The runs that a command would make on embedded validation data, or as `more` says."""
+    preset, protocol = more.pop("preset", None), more.pop("protocol", "paper")
+    axes = {"corruptions": ["fog"], "severities": [5], "seeds": [0]}
+    axes |= {name: more.pop(name) for name in axes.keys() & more.keys()}
+    sources = Sources(model, more.pop("data_root", None), more.pop("image_list", None))
+    stream = StreamConfig(**{"model": model, "data": "glyphs-val-c", "batch_size": 20, "limit": 50, **more})
+    chosen = plan_methods(methods, settings, find_preset(preset, model), protocol)
+    return plan_runs(chosen, plan_streams(stream, sources, **axes))
+
+
+def run(configs: list[RunConfig], folder: Path, **more: Any) -> list[RunRecord]:
+    """Their records, in order."""
+    sources = Sources(configs[0].stream.model)
+    return list(Runner(RunStore(folder), sources, **more).run(configs).records.values())

@@ -1,0 +1,212 @@
+"""Which records stand together in a table, what stands in its cells, and what is never averaged."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import fields, replace
+
+import pytest
+from records import make_record
+from rich.console import Console
+
+from tta_panda.cli.report import write_report
+from tta_panda.evaluation.config import MethodConfig, StreamConfig
+from tta_panda.evaluation.record import RunRecord
+from tta_panda.evaluation.store import RunStore
+from tta_panda.reporting.exports import to_csv
+from tta_panda.reporting.pages import Section, write_tables
+from tta_panda.reporting.terminal import print_result
+from tta_panda.reporting.text import to_text
+from tta_panda.results.comparison import compare, corruption_table, passes_table, summary_table, verdicts
+from tta_panda.results.table import ACCURACY, BIAS, NOT_RUN, Cell, over_seeds
+
+
+def pair(corruption: str, plain: float, panda: float, method: str = "clip", **stream) -> list[RunRecord]:
+    return [
+        make_record(method, corruption, accuracy=plain, bias=1 - plain, **stream),
+        make_record(f"{method}+panda", corruption, accuracy=panda, bias=1 - panda, **stream),
+    ]
+
+
+def rows_of(table) -> dict[str, list[str]]:
+    return {row.name: [cell.full for cell in row.cells] for row in to_text(table).rows}
+
+
+def test_plain_panda_and_difference_stand_side_by_side():
+    records = [*pair("clean", 0.9, 0.9), *pair("fog", 0.5, 0.6), *pair("snow", 0.2, 0.1)]
+    [comparison] = compare(records)
+    accuracy, bias = corruption_table(comparison, ACCURACY), corruption_table(comparison, BIAS)
+    assert [column.title for column in accuracy.columns] == ["clip", "clip+panda", "Δ"]
+    assert rows_of(accuracy) == {
+        "clean": ["90.0", "90.0", "+0.0"],
+        "snow": ["20.0", "10.0", "-10.0"],
+        "fog": ["50.0", "60.0", "+10.0"],
+        "mean of 2": ["35.0", "35.0", "+0.0"],  # clean is no corruption
+    }
+    for table in (accuracy, bias):
+        kinds = {row.name: row.cells[2].kind for row in to_text(table).rows}
+        assert kinds == {"clean": "", "snow": "worse", "fog": "better", "mean of 2": ""}
+    [sentence] = verdicts(comparison)
+    assert "accuracy 35.0 → 35.0 (+0.0)" in sentence
+    assert sentence.endswith("bias 0.650 → 0.650 (+0.000), lower on 1 and higher on 1 of 2")
+
+
+def test_many_methods_are_summed_up_one_per_row():
+    records = [*pair("clean", 0.9, 0.8)]
+    for method in ("tent", "clip", "eta", "sar"):
+        records += [*pair("fog", 0.5, 0.6, method), *pair("snow", 0.2, 0.4, method)]
+    [comparison] = compare(records)
+    rows = rows_of(summary_table(comparison))
+    assert list(rows) == ["clip", "tent", "eta", "sar"]
+    assert rows["clip"] == ["35.0", "50.0", "+15.0", "0.650", "0.500", "-0.150", "2", "90.0", "80.0", "-10.0"]
+    assert rows["tent"][-1] == NOT_RUN
+    assert rows_of(passes_table(comparison))["clip"] == ["100.0", "12.5", "0.0", "0.0"]
+    assert len(corruption_table(comparison, ACCURACY).columns) == 12
+
+
+def test_seeds_are_averaged_with_their_spread_and_differences_are_paired():
+    seeds = [
+        *pair("fog", 0.5, 0.6),
+        *pair("fog", 0.3, 0.4, seed=1),
+        *pair("snow", 0.2, 0.2),
+        *pair("snow", 0.4, 0.2, seed=1),
+    ]
+    [comparison] = compare(seeds)
+    rows = rows_of(corruption_table(comparison, ACCURACY))
+    assert rows["fog"] == ["40.0 ± 14.1", "50.0 ± 14.1", "+10.0 ± 0.0"]  # both seeds gain ten points
+    assert rows["mean of 2"] == ["35.0 ± 0.0", "35.0 ± 7.1", "+0.0 ± 7.1"]
+
+
+def test_missing_cells_say_so_and_means_take_the_seeds_that_all_have():
+    [comparison] = compare([*pair("fog", 0.5, 0.6), make_record("clip", "snow"), *pair("fog", 0.3, 0.6, seed=1)])
+    rows = rows_of(corruption_table(comparison, ACCURACY))
+    assert rows["snow"] == ["50.0", NOT_RUN, NOT_RUN]
+    assert rows["mean of 2"] == ["50.0", NOT_RUN, NOT_RUN]  # of seed 0, the only one with snow
+    assert verdicts(comparison) == []
+
+
+def test_differences_are_taken_over_the_seeds_that_both_have():
+    assert over_seeds({0: 1.0, 1: 3.0}) - over_seeds({1: 2.0}) == over_seeds({1: 1.0})
+    assert over_seeds({0: 1.0}) - over_seeds({1: 2.0}) == Cell()
+    assert (over_seeds({0: 1.0}) - Cell(why_empty="diverged")).why_empty == "diverged"
+
+
+def test_options_tell_columns_of_one_method_apart():
+    fixed = make_record("clip+panda", options={"beta": 0.4})
+    [comparison] = compare([*pair("fog", 0.5, 0.6), fixed])
+    titles = [column.title for column in corruption_table(comparison, BIAS).columns]
+    assert titles == ["clip", "clip+panda (beta=auto)", "Δ", "clip+panda (beta=0.4)", "Δ"]
+
+
+OTHER_VALUES = {"precision": "bf16", "order": "given", "preprocess": "exact", "severity": 3, "limit": 10}
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(StreamConfig)])
+def test_nothing_but_the_seed_is_ever_averaged(name):
+    one = make_record(accuracy=0.2)
+    stream = one.config.stream
+    value = getattr(stream, name)
+    changed = OTHER_VALUES.get(name, value + 1 if isinstance(value, int) else f"{value}x")
+    # Another seed besides, so that the two could be taken for seeds of one run.
+    config = replace(one.config, stream=replace(stream, **{"seed": 1, name: changed}))
+    other = one.model_copy(update={"accuracy": 0.8, "config": config})
+    comparisons = compare([one, other])
+    values = sorted(
+        row.cells[0].value
+        for comparison in comparisons
+        for row in corruption_table(comparison, ACCURACY).rows
+        if not row.is_mean
+    )
+    assert values == ([50.0] if name == "seed" else [20.0, 80.0])
+    assert other.config.key != one.config.key
+    if len(comparisons) > 1:
+        assert len({comparison.title for comparison in comparisons}) == 2
+
+
+OTHER_METHODS = {"name": ["tent", "clip+panda"], "options": [{"protocol": "reference"}]}
+
+
+def test_a_method_is_never_averaged_with_another():
+    assert {each.name for each in fields(MethodConfig)} == OTHER_METHODS.keys()
+    one = make_record(accuracy=0.2)
+    for change in ({name: value} for name, values in OTHER_METHODS.items() for value in values):
+        config = replace(one.config, method=replace(one.config.method, **change))
+        other = make_record(config=replace(config, stream=replace(config.stream, seed=1)))
+        [comparison] = compare([one, other])
+        values = [cell.value for row in corruption_table(comparison, ACCURACY).rows for cell in row.cells[:2]]
+        assert sorted(values) == [20.0, 50.0]
+
+
+def test_clean_runs_stand_in_the_table_of_every_severity():
+    records = [make_record(corruption="clean"), make_record(severity=3), make_record(severity=5)]
+    comparisons = compare(records)
+    assert [comparison.setting.severity for comparison in comparisons] == [3, 5]
+    assert all(comparison.has_clean and comparison.corruptions == ["fog"] for comparison in comparisons)
+    [alone] = compare(records[:1])
+    assert (alone.has_clean, alone.corruptions) == (True, [])
+
+
+def test_methods_that_are_not_registered_here_are_shown_all_the_same():
+    [comparison] = compare([make_record("theirs"), make_record("theirs+panda"), make_record("tent")])
+    assert [method.name for method in comparison.methods] == ["tent", "theirs", "theirs+panda"]
+    assert len(comparison.pairs) == 1
+
+
+def test_data_that_differ_in_one_domain_leave_the_others_together():
+    records = [make_record(corruption=name, fingerprint=f"of {name}") for name in ("fog", "snow", "frost")]
+    other = make_record(corruption="fog", fingerprint="other fog", accuracy=0.9, seed=1)
+    corruptions = [comparison.corruptions for comparison in compare([*records, other])]
+    assert sorted(corruptions) == [["fog"], ["fog"], ["snow", "frost"]]
+    assert [comparison.corruptions for comparison in compare(records)] == [["snow", "frost", "fog"]]
+
+
+def test_runs_that_diverged_say_so_in_every_table():
+    records = [*pair("fog", 0.5, 0.6), *pair("snow", 0.5, 0.6)]
+    diverged = [make_record("tent").config, make_record("clip+panda", "frost").config]
+    [comparison] = compare([*records, make_record("clip", "frost")], diverged)
+    table = corruption_table(comparison, ACCURACY)
+    assert [column.title for column in table.columns] == ["clip", "clip+panda", "Δ", "tent"]
+    rows = rows_of(table)
+    assert rows["frost"] == ["50.0", "diverged", "diverged", NOT_RUN]
+    assert rows["fog"] == ["50.0", "60.0", "+10.0", "diverged"]
+    assert "tent" not in rows_of(passes_table(comparison))
+
+
+def test_every_column_of_every_table_is_in_its_csv_file():
+    records = [*pair("clean", 0.9, 0.8)]
+    for method in ("tent", "clip"):
+        records += [*pair("fog", 0.5, 0.6, method), *pair("fog", 0.4, 0.6, method, seed=1)]
+    [comparison] = compare(records)
+    for table in comparison.result().tables:
+        header, *rows = csv.reader(io.StringIO(to_csv(table)))
+        spreads = sum(title.endswith(" s.d.") for title in header)
+        assert len(set(header)) == len(header) == 1 + len(table.columns) + spreads
+        assert all(len(row) == len(header) for row in rows)
+
+
+def test_the_report_has_every_table_as_a_file_and_escapes_names(tmp_path):
+    store = RunStore(tmp_path)
+    for record in [*pair("fog", 0.5, 0.6, model="<script>alert(1)</script>"), *pair("snow", 0.5, 0.6, model="a_b & c")]:
+        store.save(record)
+    write_tables(Section("comparison", "stale", compare(store.records())[0].result(), []), tmp_path / "tables")
+    page = write_report(store, tmp_path / "report.html").read_text("utf-8")
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;" in page
+    names = {path.name for path in (tmp_path / "tables").iterdir()}
+    assert names == {
+        f"comparison-{index}-{table}.{suffix}"
+        for index in (1, 2)
+        for table in ("summary", "accuracy", "bias", "passes")
+        for suffix in ("csv", "md", "tex")
+    }
+
+
+def test_tables_fit_a_narrow_terminal_without_cutting_numbers():
+    records = [record for name in ("clip", "tent", "eta") for record in pair("fog", 0.51, 0.62, name)]
+    [comparison] = compare(records)
+    console = Console(width=60, record=True, file=io.StringIO())
+    print_result(console, comparison.title, comparison.result())
+    text = console.export_text()
+    assert text.count("51.0") >= 3
+    assert max(map(len, text.splitlines())) <= 60
