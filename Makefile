@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test lint clean
 
 demo: .venv/.installed  ## compare CLIP and Tent with and without Panda on the embedded model and data
-	$(BIN)/tta-panda bench --methods clip,tent --limit 1000 --output runs
+	$(BIN)/tta-panda bench --method clip,tent --limit 1000 --output runs
 
 test: .venv/.installed-for-tests  ## run all tests
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
