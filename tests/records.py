@@ -8,10 +8,11 @@ from typing import Any
 
 from tta_panda.data import CLEAN
 from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
-from tta_panda.evaluation.plan import Sources, find_preset, plan_methods, plan_runs, plan_streams
+from tta_panda.evaluation.plan import Sources, model_preset, plan_methods, plan_runs, plan_streams
 from tta_panda.evaluation.record import PassesPerBatch, RunRecord, Tenth
 from tta_panda.evaluation.run import Runner
 from tta_panda.evaluation.store import RunStore
+from tta_panda.methods.presets import get_preset
 
 
 def make_record(
@@ -64,7 +65,7 @@ def plan(
     axes |= {name: more.pop(name) for name in axes.keys() & more.keys()}
     sources = Sources(model, more.pop("data_root", None), more.pop("image_list", None))
     stream = StreamConfig(**{"model": model, "data": "glyphs-val-c", "batch_size": 20, "limit": 50, **more})
-    chosen = plan_methods(methods, settings, find_preset(preset, model), protocol)
+    chosen = plan_methods(methods, settings, get_preset(preset) if preset else model_preset(model), protocol)
     return plan_runs(chosen, plan_streams(stream, sources, **axes))
 
 

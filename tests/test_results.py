@@ -10,7 +10,7 @@ import pytest
 from records import make_record
 from rich.console import Console
 
-from tta_panda.cli.report import write_report
+from tta_panda.cli.report import read_comparisons, write_report
 from tta_panda.evaluation.config import MethodConfig, StreamConfig
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.evaluation.store import RunStore
@@ -178,7 +178,7 @@ def test_every_column_of_every_table_is_in_its_csv_file():
     for method in ("tent", "clip"):
         records += [*pair("fog", 0.5, 0.6, method), *pair("fog", 0.4, 0.6, method, seed=1)]
     [comparison] = compare(records)
-    for table in comparison.result().tables:
+    for table in comparison.result.tables:
         header, *rows = csv.reader(io.StringIO(to_csv(table)))
         spreads = sum(title.endswith(" s.d.") for title in header)
         assert len(set(header)) == len(header) == 1 + len(table.columns) + spreads
@@ -189,8 +189,8 @@ def test_the_report_has_every_table_as_a_file_and_escapes_names(tmp_path):
     store = RunStore(tmp_path)
     for record in [*pair("fog", 0.5, 0.6, model="<script>alert(1)</script>"), *pair("snow", 0.5, 0.6, model="a_b & c")]:
         store.save(record)
-    write_tables(Section("comparison", "stale", compare(store.records())[0].result(), []), tmp_path / "tables")
-    page = write_report(store, tmp_path / "report.html").read_text("utf-8")
+    write_tables(Section("comparison", "stale", compare(store.records())[0].result, []), tmp_path / "tables")
+    page = write_report(*read_comparisons(store), tmp_path / "report.html").read_text("utf-8")
     assert "<script>alert" not in page
     assert "&lt;script&gt;" in page
     names = {path.name for path in (tmp_path / "tables").iterdir()}
@@ -206,7 +206,7 @@ def test_tables_fit_a_narrow_terminal_without_cutting_numbers():
     records = [record for name in ("clip", "tent", "eta") for record in pair("fog", 0.51, 0.62, name)]
     [comparison] = compare(records)
     console = Console(width=60, record=True, file=io.StringIO())
-    print_result(console, comparison.title, comparison.result())
+    print_result(console, comparison.title, comparison.result)
     text = console.export_text()
     assert text.count("51.0") >= 3
     assert max(map(len, text.splitlines())) <= 60

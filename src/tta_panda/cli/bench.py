@@ -26,20 +26,20 @@ def bench(
 
     Of the embedded data, 600 images per corruption are used unless --limit says otherwise.
     """
-    from tta_panda.cli.report import print_comparisons, write_report
+    from tta_panda.cli.report import print_comparisons, read_comparisons, write_report
     from tta_panda.data import DATASETS
     from tta_panda.evaluation.store import RunStore
-    from tta_panda.methods.presets import get_preset
+    from tta_panda.results.comparison import compare
 
-    data = options.stream(get_preset(options.preset) if options.preset else None).data
+    data = options.stream(options.named_preset()).data
     if options.limit is None and DATASETS.get(data).embedded:
         options = replace(options, limit=EMBEDDED_LIMIT)  # type: ignore[call-arg]
     outcome = options.run(with_and_without_panda(method))
     records, page = list(outcome.records.values()), None
     if not as_json:
-        print_comparisons(records, outcome.diverged.values())
+        print_comparisons(compare(records, (each.config for each in outcome.diverged.values())))
     if records:
-        page = write_report(RunStore(options.output), options.output / "report.html")
+        page = write_report(*read_comparisons(RunStore(options.output)), options.output / "report.html")
     if as_json:
         rows = [record.row() for record in records]
         print_json(rows, skipped=outcome.existed, missing=outcome.missing(), report=str(page))

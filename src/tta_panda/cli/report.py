@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +12,9 @@ import typer
 from tta_panda.cli.common import JsonOption, make_console, print_json
 
 if TYPE_CHECKING:
-    from tta_panda.evaluation.record import Divergence, RunRecord
+    from tta_panda.evaluation.record import RunRecord
     from tta_panda.evaluation.store import RunStore
+    from tta_panda.results.comparison import Comparison
 
 MOST_METHODS_IN_FULL = 3
 """Of more methods a terminal shows the means only; corruption by corruption they are in the report."""
@@ -29,23 +30,32 @@ def report(
     """Print the tables of a folder of records, and write them and an HTML report."""
     from tta_panda.evaluation.store import RunStore
 
-    store = RunStore(runs)
-    records = store.records()
+    records, comparisons = read_comparisons(RunStore(runs))
     if not as_json:
-        print_comparisons(records, store.divergences().values())
-    page = write_report(store, output or runs / "report.html")
+        print_comparisons(comparisons)
+    page = write_report(records, comparisons, output or runs / "report.html")
     if as_json:
         print_json([record.row() for record in records], report=str(page))
     else:
         typer.echo(f"Report: {page}")
 
 
-def print_comparisons(records: Iterable[RunRecord], diverged: Iterable[Divergence]) -> None:
-    from tta_panda.reporting.terminal import print_result
+def read_comparisons(store: RunStore) -> tuple[list[RunRecord], list[Comparison]]:
+    """The records of a folder, and these and its runs that diverged as comparisons."""
+    from tta_panda.errors import StoreError
     from tta_panda.results.comparison import compare
 
-    for comparison in compare(records, (each.config for each in diverged)):
-        result = comparison.result()
+    records = store.records()
+    if not records:
+        raise StoreError(f"There are no records in {store.root}. Make some with: tta-panda bench -o {store.root}")
+    return records, compare(records, (each.config for each in store.divergences().values()))
+
+
+def print_comparisons(comparisons: Sequence[Comparison]) -> None:
+    from tta_panda.reporting.terminal import print_result
+
+    for comparison in comparisons:
+        result = comparison.result
         many = len({method.parsed.base for method in comparison.methods}) > MOST_METHODS_IN_FULL
         in_short = many and any(table.name == "summary" for table in result.tables)
         shown = ("summary", "passes") if in_short else ("accuracy", "bias")
@@ -54,23 +64,17 @@ def print_comparisons(records: Iterable[RunRecord], diverged: Iterable[Divergenc
         print_result(make_console(), comparison.title, replace(result, tables=tables, notes=notes))
 
 
-def write_report(store: RunStore, page: Path) -> Path:
+def write_report(records: Sequence[RunRecord], comparisons: Sequence[Comparison], page: Path) -> Path:
     """The page of a folder of records, and its tables as files in `tables` beside it."""
-    from tta_panda.errors import StoreError
     from tta_panda.reporting.pages import Part, Section, write_page, write_tables
-    from tta_panda.results.comparison import compare
 
-    records = store.records()
-    if not records:
-        raise StoreError(f"There are no records in {store.root}. Make some with: tta-panda bench -o {store.root}")
-    comparisons = compare(records, (each.config for each in store.divergences().values()))
     folder = page.parent / "tables"
     for stale in folder.glob("comparison*"):
         stale.unlink()
     sections = []
     for index, comparison in enumerate(comparisons, 1):
         name = f"comparison-{index}" if len(comparisons) > 1 else "comparison"
-        sections.append(Section(name, comparison.title, comparison.result(), comparison.runs()))
+        sections.append(Section(name, comparison.title, comparison.result, comparison.runs()))
         write_tables(sections[-1], folder)
     lead = (
         f"{len(records)} runs. Accuracy is top-1. Prediction bias is the L1 distance between the mean predicted "

@@ -70,7 +70,7 @@ class ReproduceOptions(
         return [self._setup(get_preset(name)) for name in names]
 
     def _setup(self, named: Preset | None) -> Setup:
-        from tta_panda.evaluation.plan import find_preset
+        from tta_panda.evaluation.plan import model_preset
         from tta_panda.experiments.paper import BACKBONES
         from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
         from tta_panda.methods.options import parse_setting
@@ -81,7 +81,7 @@ class ReproduceOptions(
         return Setup(
             stream=self.stream(named),
             sources=sources,
-            preset=named or find_preset(None, sources.model),
+            preset=named or model_preset(sources.model),
             protocol=self.protocol,
             settings=settings,
             seeds=tuple(dict.fromkeys(numbers(self.seed))) if self.seed else QUICK_SEEDS if self.quick else PAPER_SEEDS,

@@ -97,15 +97,19 @@ class RunOptions(CommonOptions, stream_options()):  # type: ignore[misc]
         "runs"
     )
 
-    def plan(self, methods: Sequence[str]) -> tuple[list[RunConfig], Sources]:
-        """The runs that these options mean for some methods, and where their model and data are found."""
-        from tta_panda.evaluation.plan import find_preset, plan_methods, plan_runs, plan_streams
-        from tta_panda.methods.options import parse_setting
+    def named_preset(self) -> Preset | None:
         from tta_panda.methods.presets import get_preset
 
-        named = None if self.preset is None else get_preset(self.preset)
+        return None if self.preset is None else get_preset(self.preset)
+
+    def plan(self, methods: Sequence[str]) -> tuple[list[RunConfig], Sources]:
+        """The runs that these options mean for some methods, and where their model and data are found."""
+        from tta_panda.evaluation.plan import model_preset, plan_methods, plan_runs, plan_streams
+        from tta_panda.methods.options import parse_setting
+
+        named = self.named_preset()
         sources = self.sources(named)
-        preset = find_preset(self.preset, sources.model)
+        preset = named or model_preset(sources.model)
         settings = dict(parse_setting(text) for text in self.settings or [])
         streams = plan_streams(
             self.stream(named), sources, words(self.corruption), numbers(self.severity), numbers(self.seed)

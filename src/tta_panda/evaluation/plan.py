@@ -66,9 +66,9 @@ def _domains(corruptions: Sequence[str], severities: Sequence[int]) -> list[tupl
     return list(dict.fromkeys(pairs))
 
 
-def find_preset(name: str | None, model: str) -> Preset | None:
-    """The preset of that name; where none is named, the one that belongs to the model, if there is one."""
-    name = name or model_source(model).preset
+def model_preset(model: str) -> Preset | None:
+    """The preset that belongs to a model, if there is one."""
+    name = model_source(model).preset
     return None if name is None else get_preset(name)
 
 

@@ -11,7 +11,7 @@ from tta_panda.data.corruptions import CORRUPTIONS, GROUPS
 from tta_panda.data.read.fingerprint import was_made
 from tta_panda.errors import InvalidInputError
 from tta_panda.evaluation.config import EMBEDDED, MethodConfig, RunConfig, StreamConfig
-from tta_panda.evaluation.plan import Sources, find_preset, plan_methods, plan_streams
+from tta_panda.evaluation.plan import Sources, model_preset, plan_methods, plan_streams
 from tta_panda.experiments.paper import BACKBONES
 from tta_panda.methods import list_methods, parse_method
 from tta_panda.methods.options import default_options
@@ -63,7 +63,7 @@ class Setup:
 
     stream: StreamConfig = EMBEDDED
     sources: Sources = field(default_factory=lambda: Sources(EMBEDDED.model))
-    preset: Preset | None = field(default_factory=lambda: find_preset(None, EMBEDDED.model))
+    preset: Preset | None = field(default_factory=lambda: model_preset(EMBEDDED.model))
     protocol: str = "paper"
     settings: Mapping[str, Any] = field(default_factory=dict)
     seeds: Sequence[int] = PAPER_SEEDS

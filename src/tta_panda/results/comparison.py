@@ -75,6 +75,7 @@ class Comparison:
         suffix = ", ".join(f"{key}={method.options[key]}" for key in differing)
         return f"{method.name} ({suffix})" if suffix else method.name
 
+    @functools.cached_property
     def result(self) -> Result:
         """Everything that is shown of it."""
         tables = [corruption_table(self, ACCURACY), corruption_table(self, BIAS), passes_table(self)]
