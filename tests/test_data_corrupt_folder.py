@@ -1,7 +1,10 @@
-"""Corrupting folders: every image, the same bytes however many workers, broken ones left out; and contact sheets."""
+"""Corrupting folders: every image, the same bytes however many workers, going on after an end; and contact sheets."""
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +14,10 @@ from PIL import Image
 
 from tta_panda.data.corruptions.folders import corrupt_folder
 from tta_panda.data.corruptions.sheet import draw_sheet, read_for_sheet
-from tta_panda.data.read.files import read_image
-from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
+from tta_panda.errors import DataError, InvalidInputError, TtaPandaWarning, UnknownNameError
+from tta_panda.pictures import read_image
+
+pytestmark = pytest.mark.filterwarnings("ignore::tta_panda.errors.TtaPandaWarning")
 
 
 @pytest.fixture
@@ -25,7 +30,9 @@ def images(tmp_path: Path) -> Path:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+    """All files but the notes of settings."""
+    found = (path for path in sorted(root.rglob("*")) if path.is_file() and path.suffix != ".json")
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}
 
 
 def test_tree_and_bytes_are_the_same_for_any_number_of_workers(images: Path, tmp_path: Path) -> None:
@@ -58,7 +65,7 @@ def test_broken_images_cost_only_themselves(images: Path, tmp_path: Path, worker
     done, skipped = corrupt_folder(images, tmp_path / "out", ["contrast"], [5], workers=workers)
     assert done == 4
     assert list(skipped) == ["a/broken.png", "a/text.jpg", "tiny.png"]
-    assert "Cannot read the image" in skipped["a/broken.png"]
+    assert "truncated" in skipped["a/broken.png"] and "not a picture" in skipped["a/text.jpg"]
     assert "at least 8 x 8" in skipped["tiny.png"]
     assert len(files(tmp_path / "out")) == 4
 
@@ -104,6 +111,78 @@ def test_photographs_of_frost_reach_the_workers(images: Path, tmp_path: Path) ->
     corrupt_folder(images, tmp_path / "generated", ["frost"], [5])
     assert files(tmp_path / "1") == files(tmp_path / "2")
     assert files(tmp_path / "1")["frost/5/top.png"] != files(tmp_path / "generated")["frost/5/top.png"]
+
+
+def test_what_exists_is_not_made_again(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    corrupt_folder(images, out, ["fog"], [5], clean=True)
+    made = files(out)
+    path = out / "fog" / "5" / "a" / "one.jpg"
+    path.write_bytes(b"kept")
+    (out / "fog" / "5" / "top.png").unlink()
+    corrupt_folder(images, out, ["fog", "contrast"], [5], clean=True)
+    assert path.read_bytes() == b"kept"
+    assert files(out)["fog/5/top.png"] == made["fog/5/top.png"]
+    assert "contrast/5/top.png" in files(out)
+    later = (images / "a" / "one.jpg").stat().st_mtime_ns + 10**12
+    os.utime(images / "a" / "one.jpg", ns=(later, later))
+    corrupt_folder(images, out, ["fog"], [5])
+    assert path.read_bytes() == made["fog/5/a/one.jpg"]
+
+
+def test_other_settings_are_not_mixed(images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    corrupt_folder(images, out, ["fog"], [5], clean=True)
+    corrupt_folder(images, out, ["snow"], [5], seed=1)  # each corruption has its own
+    assert json.loads((out / "snow.json").read_text())["seed"] == 1
+    with pytest.raises(DataError, match=r'fog images .* other settings: .*"seed": 0.* not .*"seed": 1'):
+        corrupt_folder(images, out, ["fog"], [3], seed=1)
+    others = write_image(tmp_path / "others" / "top.png", 40, 50).parent
+    with pytest.raises(DataError, match=r"The clean images in .* were made with other settings"):
+        corrupt_folder(others, out, [], [], clean=True)
+    (out / "fog.json").unlink()
+    with pytest.raises(DataError, match="fog was not made by tta-panda corrupt"):
+        corrupt_folder(images, out, ["fog"], [5])
+    photo = write_image(tmp_path / "photos" / "frost.png", 60, 60).parent
+    corrupt_folder(images, out, ["frost"], [5], frost=photo)
+    write_image(photo / "frost.png", 60, 60, seed=1)
+    with pytest.raises(DataError, match="photographs"):
+        corrupt_folder(images, out, ["frost"], [3], frost=photo)
+
+
+def test_clean_images_and_their_classes_are_copied(images: Path, tmp_path: Path) -> None:
+    (images / "classes.txt").write_text("a\tfirst\nb\n")
+    (images / "a" / "broken.png").write_bytes(b"")
+    write_image(images / "b" / "moving.gif")
+    with pytest.warns(TtaPandaWarning, match=r"in: 6 of 7 files used: 1 \.txt left out"):
+        corrupt_folder(images, tmp_path / "out", ["contrast"], [5], clean=True)
+    made = files(tmp_path / "out")
+    assert {name for name in made if "/5/" not in name} == {
+        "classes.txt", "top.png", "a/one.jpg", "a/deep/two.PNG", "b/three.webp", "b/moving.gif",
+    }  # fmt: skip
+    assert all(made[name] == (images / name).read_bytes() for name in made if "/5/" not in name)
+    assert "contrast/5/b/moving.gif.png" in made
+
+
+def test_pictures_are_turned_before_they_are_corrupted(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (tmp_path / "in").mkdir()
+    Image.fromarray(random_images(1, 40, 50)[0]).save(tmp_path / "in" / "a.png", exif=exif)
+    corrupt_folder(tmp_path / "in", tmp_path / "out", ["contrast"], [5])
+    assert read_image(tmp_path / "out" / "contrast" / "5" / "a.png").shape == (50, 40, 3)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux only")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_names_that_are_not_utf8(tmp_path: Path, workers: int) -> None:
+    source = tmp_path / os.fsdecode(b"\xe9t\xe9")
+    write_image(source / "a.png", 40, 40).rename(source / os.fsdecode(b"caf\xe9.png"))
+    (source / os.fsdecode(b"no\xebl.png")).write_bytes(b"")
+    out = tmp_path / os.fsdecode(b"out\xe9")
+    done, skipped = corrupt_folder(source, out, ["contrast"], [5], clean=True, workers=workers)
+    assert (done, skipped) == (1, {"no\\xebl.png": "empty file"})
+    assert (out / "contrast" / "5" / os.fsdecode(b"caf\xe9.png")).is_file()
 
 
 def test_sheet_shows_every_corruption_at_every_severity(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from data_files import write_cifar_c, write_clean_cifar, write_image
 
 from tta_panda.data import DATASETS
 from tta_panda.data.fetch.make import make_corrupted
+from tta_panda.data.read import cache as cache_module
 from tta_panda.data.read import fingerprint as module
 from tta_panda.data.read.fingerprint import was_made
 
+pytestmark = pytest.mark.filterwarnings("ignore::tta_panda.errors.TtaPandaWarning")
 Cache = Callable[[], list[Path]]
 
 
@@ -23,7 +25,7 @@ Cache = Callable[[], list[Path]]
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     """What the cache holds; files count as settled at once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "_SETTLED", 0)
+    monkeypatch.setattr(cache_module, "_SETTLED", 0)
     return lambda: sorted((tmp_path / "cache").rglob("*"))[2:]
 
 
@@ -33,9 +35,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     read: list[str] = []
     contents = module._contents
 
-    def recorded(folder: Path, images: list[os.DirEntry[str]]) -> list[str]:
-        read.extend(image.name for image in images)
-        return contents(folder, images)
+    def recorded(folder: Path, paths: list[Path]) -> list[str]:
+        read.extend(path.name for path in paths)
+        return contents(folder, paths)
 
     monkeypatch.setattr(module, "_contents", recorded)
     return read
@@ -64,7 +66,7 @@ def test_unchanged_images_are_read_once(photos: Path, reads: list[str], cache: C
     first = fingerprint(photos)
     assert first is not None and len(first) == 12
     assert reads == ["0.png", "1.png", "0.png"]
-    assert [path.read_text() for path in cache()] == [first]
+    assert [path.read_text().split("\n")[0] for path in cache()] == [first]
     assert fingerprint(photos) == first
     assert len(reads) == 3
 
@@ -116,23 +118,23 @@ def test_an_earlier_time_does_not_hide_a_change(photos: Path) -> None:
 
 def test_files_written_just_now_are_not_cached(photos: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """They could be written again within the same tick of the clock."""
-    monkeypatch.setattr(module, "_SETTLED", 3_000_000_000)
+    monkeypatch.setattr(cache_module, "_SETTLED", 3_000_000_000)
     now = time.time_ns
     fingerprint(photos)
     assert cache() == []
-    monkeypatch.setattr(module.time, "time_ns", lambda: now() + 60 * 10**9)
+    monkeypatch.setattr(cache_module.time, "time_ns", lambda: now() + 60 * 10**9)
     fingerprint(photos)
     assert len(cache()) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"half a finge", b"\xff\xfe" * 6, b"0123456789abcdef"])
+@pytest.mark.parametrize("content", [b"", b"half a finge", b"\xff\xfe" * 6, b"0123456789ab\n0123456789abcdef"])
 def test_a_damaged_cache_costs_time_only(photos: Path, reads: list[str], cache: Cache, content: bytes) -> None:
     first = fingerprint(photos)
     (entry,) = cache()
     entry.write_bytes(content)
     assert fingerprint(photos) == first
     assert len(reads) == 6
-    assert entry.read_text() == first
+    assert entry.read_text().startswith(first)
 
 
 def test_without_a_cache_it_is_slower(
@@ -144,7 +146,7 @@ def test_without_a_cache_it_is_slower(
     assert fingerprint(photos) == fingerprint(photos) == first
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "expanduser", homeless)
-    assert module._cache_folder() == Path(os.devnull)
+    assert cache_module._cache_folder() == Path(os.devnull)
     assert len(reads) == 9
 
 

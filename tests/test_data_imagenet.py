@@ -11,6 +11,7 @@ from tta_panda.data import load_data
 from tta_panda.data.read.files import ImageFiles
 from tta_panda.data.read.imagenet import imagenet_classes
 from tta_panda.errors import DataError, InvalidInputError
+from tta_panda.pictures import AS_PUBLISHED
 
 
 def write_imagenet(root: Path) -> None:
@@ -42,6 +43,7 @@ def test_imagenet_folders(tmp_path: Path) -> None:
     assert dataset.labels.tolist() == list(range(1_000))
     assert dataset.class_names[1] == "goldfish"
     assert dataset.paths[1].parent.name == "n01443537"
+    assert dataset.decoding == AS_PUBLISHED
     validation = load_data("imagenet", root=tmp_path / "ImageNet-C" / "fog" / "3")
     assert len(validation) == 1_000
 

@@ -1,4 +1,4 @@
-"""Loaders of published formats and of folders: what they read, and what they say when it does not fit."""
+"""Loaders of published formats: what they read, and what they say when it does not fit."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_files import random_images, real_data, write_cifar_c, write_clean_cifar, write_image
-from PIL import Image
+from data_files import real_data, write_cifar_c, write_clean_cifar
 
 from tta_panda.data import load_data
-from tta_panda.data.dataset import UNLABELLED, ImageDataset
+from tta_panda.data.dataset import ImageDataset
 from tta_panda.data.read.cifar import CIFAR10
-from tta_panda.data.read.files import ImageFiles
-from tta_panda.data.stream import Stream
-from tta_panda.errors import DataError, InvalidInputError
+from tta_panda.errors import DataError
 
 # CIFAR
 
@@ -216,91 +213,3 @@ def test_absent_data_say_what_to_type(name: str, tmp_path: Path) -> None:
     what = {"cifar10": "clean images only", "cifar100-c": r"CIFAR-100-C\.tar.*data download cifar100-c -o"}
     with pytest.raises(DataError, match=what.get(name, "There is no folder .*absent.*--data-root PATH")):
         load_data(name, "fog", root=tmp_path / "absent")
-
-
-# Folders
-
-
-def tree(root: Path, classes: tuple[str, ...] = ("cat", "dog"), images: int = 3) -> None:
-    for label, name in enumerate(classes):
-        for index in range(images):
-            write_image(root / name / f"{index}.png", 20 + index, 30 + label, seed=label * 10 + index)
-
-
-def test_folders_are_classes(tmp_path: Path) -> None:
-    tree(tmp_path)
-    (tmp_path / "cat" / "notes.txt").write_text("no image")
-    (tmp_path / "cat" / "._0.png").write_text("hidden companion")
-    dataset = load_data("folder", root=tmp_path)
-    assert dataset.class_names == ("cat", "dog")
-    assert dataset.labels.tolist() == [0, 0, 0, 1, 1, 1]
-    assert dataset.images_at(np.array([5, 0]), fit=8).shape == (2, 8, 8, 3)
-    with pytest.raises(DataError, match="different sizes"):
-        dataset.images_at(np.array([0, 5]))
-    (tmp_path / "classes.txt").write_text("dog\ta good dog\ncat\tsmall cat\nbird\n")
-    assert load_data("folder", root=tmp_path).class_names == ("small cat", "a good dog")
-    (tmp_path / "classes.txt").write_text("dog\n")
-    with pytest.raises(DataError, match=r"no line for the class folder\(s\) cat"):
-        load_data("folder", root=tmp_path)
-
-
-def test_folders_of_corruptions(tmp_path: Path) -> None:
-    tree(tmp_path)
-    tree(tmp_path / "fog" / "5", images=2)
-    assert len(load_data("folder", "clean", root=tmp_path)) == 6
-    assert len(load_data("folder", "fog", 5, root=tmp_path)) == 4
-    with pytest.raises(DataError, match="found severities 5 of fog"):
-        load_data("folder", "fog", 3, root=tmp_path)
-    with pytest.raises(DataError, match=r"tta-panda corrupt CLEAN .* --corruption snow --severity 5"):
-        load_data("folder", "snow", 5, root=tmp_path)
-
-
-def test_any_severity_makes_a_folder_one_of_corruptions(tmp_path: Path) -> None:
-    tree(tmp_path, ("cat", "snow"))
-    tree(tmp_path / "fog" / "3")
-    assert load_data("folder", root=tmp_path).class_names == ("cat", "snow")
-
-
-def test_a_limit_takes_images_of_all_classes(tmp_path: Path) -> None:
-    tree(tmp_path, ("bird", "cat", "dog"), images=4)
-    for limit, labels in ((1, [0]), (3, [0, 1, 2]), (6, [0, 0, 1, 1, 2, 2]), (5, [0, 0, 1, 1, 2]), (100, [0, 1, 2])):
-        dataset = load_data("folder", root=tmp_path, limit=limit)
-        assert isinstance(dataset, ImageFiles)
-        assert dataset.labels.tolist() == (labels if limit < 100 else np.repeat(labels, 4).tolist())
-        assert len(set(dataset.paths)) == len(dataset)
-    with pytest.raises(InvalidInputError, match="at least 1"):
-        load_data("folder", root=tmp_path, limit=0)
-
-
-def test_flat_folders_are_for_prediction(tmp_path: Path) -> None:
-    write_image(tmp_path / "a.png")
-    with pytest.raises(DataError, match=r"name the classes one per line in .*classes\.txt"):
-        load_data("folder", root=tmp_path)
-    (tmp_path / "classes.txt").write_text("cat\ndog\n")
-    dataset = load_data("folder", root=tmp_path)
-    assert dataset.class_names == ("cat", "dog")
-    assert dataset.labels.tolist() == [UNLABELLED]
-
-
-def test_a_broken_image_is_named(tmp_path: Path) -> None:
-    tree(tmp_path)
-    content = (tmp_path / "dog" / "1.png").read_bytes()
-    (tmp_path / "dog" / "1.png").write_bytes(content[: len(content) // 2])
-    dataset = load_data("folder", root=tmp_path)
-    with pytest.raises(DataError, match=r"Cannot read the image .*1\.png"):
-        list(Stream(dataset, 2, seed=0, fit=8))
-
-
-def test_streams_of_files_and_arrays_agree(tmp_path: Path) -> None:
-    images = random_images(7)
-    for index, image in enumerate(images):
-        path = tmp_path / f"class{index % 2}" / f"{index}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(image).save(path)
-    files = load_data("folder", root=tmp_path)
-    order = [0, 2, 4, 6, 1, 3, 5]
-    arrays = ImageDataset(images[order], files.labels, files.class_names)
-    for fit in (None, 48):
-        for (a, labels_a), (b, labels_b) in zip(Stream(files, 3, 5, fit), Stream(arrays, 3, 5, fit), strict=True):
-            assert a.equal(b)
-            assert labels_a.equal(labels_b)

@@ -8,6 +8,8 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+from tta_panda.errors import StoreError
+
 _PART = ".part"
 
 
@@ -32,10 +34,34 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write text, encoded as UTF-8, or bytes to a file."""
     with atomic_path(path) as part:
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
+        part.write_bytes(_as_bytes(content))
 
 
-def remove_parts(folder: Path) -> None:
-    """Delete the temporary files of killed processes; no other process may be writing to the folder."""
+def _as_bytes(content: str | bytes) -> bytes:
+    # Names of files need not be valid text.
+    return content.encode(errors="backslashreplace") if isinstance(content, str) else content
+
+
+@contextlib.contextmanager
+def saving(path: Path) -> Iterator[Path]:
+    """`atomic_path` for a result: makes the folders that it lies in, and a failure is a `StoreError`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as part:
+            yield part
+    except OSError as error:
+        raise StoreError(f"Cannot write {path} ({error.strerror or error}).") from error
+
+
+def save_file(path: Path, content: str | bytes) -> Path:
+    """Write a result, as text or bytes."""
+    with saving(path) as part:
+        part.write_bytes(_as_bytes(content))
+    return path
+
+
+def remove_parts(folder: Path, of: Path | None = None) -> None:
+    """Delete temporary files of killed processes, all or those of one file; no other process may be writing these."""
     for part in folder.glob(f".*{_PART}*"):
-        part.unlink(missing_ok=True)
+        if of is None or part.name.startswith(f".{of.stem}."):
+            part.unlink(missing_ok=True)

@@ -7,7 +7,8 @@
     ├── ModelLoadError      weights or a configuration cannot be found or do not fit
     ├── MissingExtraError   an optional package is not installed                             (also an ImportError)
     ├── DataError           a data set is absent or its files are not what they should be
-    ├── StoreError          results cannot be written or read back
+    │   └── BrokenImageError        an image cannot be decoded
+    ├── StoreError          results or states cannot be written or read back
     └── NumericalError      a computation gave NaN or infinity                               (also an ArithmeticError)
 
 A message says what was given, what is expected, and what to do. The command line prints it without a traceback. A
@@ -55,6 +56,11 @@ class MissingExtraError(TtaPandaError, ImportError):
     """An optional package is not installed; the message has the command that installs it."""
 
 
+def missing_extra(what: str, extra: str) -> MissingExtraError:
+    """The error for what needs a package that is not installed, as in `missing_extra("Parquet needs", "parquet")`."""
+    return MissingExtraError(f'{what} a missing package. Type: pip install "tta-panda[{extra}]"')
+
+
 class TtaPandaWarning(UserWarning):
     """Something was done that the user should know of. The command line prints it as a note."""
 
@@ -63,8 +69,21 @@ class DataError(TtaPandaError):
     """A data set is absent, or its files are not what they should be."""
 
 
+class BrokenImageError(DataError):
+    """An image that cannot be decoded; `reason` says why in a few words, without naming it."""
+
+    def __init__(self, image: str, reason: str):
+        self.image, self.reason = image, reason
+        super().__init__(
+            f"Cannot read the image {image} ({reason}). Fetch it again, remove it, or leave it out with --skip-broken."
+        )
+
+    def __reduce__(self) -> tuple[type[BrokenImageError], tuple[str, str]]:
+        return type(self), (self.image, self.reason)  # see UnknownNameError
+
+
 class StoreError(TtaPandaError):
-    """Results cannot be written, or read back."""
+    """Results or states cannot be written, or read back."""
 
 
 class NumericalError(TtaPandaError, ArithmeticError):

@@ -60,6 +60,11 @@ class Registry(Generic[T]):
                 ) from error
         return target
 
+    def name_of(self, thing: T) -> str | None:
+        """The name that a class or a function is registered under, if any. Nothing is imported."""
+        place = f"{getattr(thing, '__module__', None)}:{getattr(thing, '__qualname__', None)}"
+        return next((name for name, target in self._targets.items() if target is thing or target == place), None)
+
     def names(self, pattern: str = "*") -> list[str]:
         """Registered names that match a shell wildcard, in the order of registration."""
         return [name for name in self._targets if fnmatch.fnmatchcase(name, pattern)]

@@ -1,7 +1,8 @@
-"""What commands share: options, lists written with commas, consoles and JSON."""
+"""What commands share: options, lists written with commas, tables and JSON."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tta_panda.errors import InvalidInputError
+from tta_panda.escapes import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, ProgressColumn
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
@@ -25,34 +26,35 @@ def words(text: str) -> list[str]:
     return found
 
 
+_MOST_NUMBERS = 10_000
+
+
 def numbers(text: str) -> list[int]:
     """`"0,1,2"` or `"0-2"` as a list."""
     try:
-        return [number for word in words(text) for number in _range(word)]
+        ranges = [_range(word) for word in words(text)]
     except ValueError:
         raise InvalidInputError(
             f"Expected whole numbers separated by commas, or a range as 0-4, got {text!r}."
         ) from None
+    if (count := sum(each.stop - each.start for each in ranges)) > _MOST_NUMBERS:
+        raise InvalidInputError(f"{text!r} means {count:,} numbers; at most {_MOST_NUMBERS:,} can be given at once.")
+    return list(itertools.chain.from_iterable(ranges))
 
 
-def _range(word: str) -> Sequence[int]:
+def _range(word: str) -> range:
     first, dash, last = word.partition("-")
     if not (first and dash):
-        return [int(word)]
+        first = last = word
     found = range(int(first), int(last) + 1)
     if not found:
         raise ValueError(word)
     return found
 
 
-def make_console(*, stderr: bool = False) -> Console:
-    """A console that does not squeeze tables into 80 columns where output goes to a file or a pipe."""
-    from rich.console import Console
-
-    console = Console(stderr=stderr, markup=False, highlight=False)  # names and paths may hold brackets
-    if not console.is_terminal:
-        console.width = 120
-    return console
+def say(message: str) -> None:
+    """Print a message on stderr, safe for terminals whatever names it quotes."""
+    typer.echo("\n".join(map(printable, message.split("\n"))), err=True)
 
 
 def print_json(rows: Sequence[dict[str, Any]], **more: Any) -> None:
@@ -75,28 +77,7 @@ def print_rows(console: Console, rows: Sequence[dict[str, Any]]) -> None:
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key}={item}" for key, item in value.items())
+        return printable(", ".join(f"{key}={item}" for key, item in value.items()))
     if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
-
-
-def make_progress(description: str, total: float | None, *, in_bytes: bool = False) -> Progress:
-    """A bar on stderr with one task, which vanishes when it is done."""
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    middle: tuple[ProgressColumn, ...] = (
-        (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (TaskProgressColumn(),)
-    )
-    columns = (TextColumn("{task.description:45}", markup=False), BarColumn(), *middle, TimeRemainingColumn())
-    progress = Progress(*columns, console=make_console(stderr=True), transient=True)
-    progress.add_task(description, total=total)
-    return progress
+        return printable(", ".join(map(str, value)))
+    return f"{value:.2f}" if isinstance(value, float) else printable(str(value))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import JsonOption, make_console, make_progress, numbers, print_json, print_rows, words
+from tta_panda.cli.common import JsonOption, numbers, print_json, print_rows, words
 from tta_panda.errors import DataError, InvalidInputError
+from tta_panda.progress import make_console, make_progress
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -32,6 +33,7 @@ def corrupt(
     severity: Annotated[
         str | None, typer.Option("--severity", help="1 to 5, separated by commas; by default 5, and all with --sheet.")
     ] = None,
+    clean: Annotated[bool, typer.Option("--clean", help="Copy the clean images to OUT, too.")] = False,
     seed: SeedOption = 0,
     workers: WorkersOption = None,
     frost: FrostOption = None,
@@ -39,6 +41,9 @@ def corrupt(
         str | None, typer.Option("--parameters", help="cifar or imagenet; by default the image's size decides.")
     ] = None,
     sheet: Annotated[Path | None, typer.Option("--sheet", help="Draw a contact sheet of IN into this file.")] = None,
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Images that cannot be corrupted are named, but are no failure.")
+    ] = False,
     benchmark: Annotated[bool, typer.Option("--benchmark", help="Measure the time per image instead.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -57,33 +62,43 @@ def corrupt(
     elif source is None or target is None:
         raise InvalidInputError("Two folders are needed: tta-panda corrupt IN OUT --corruption fog,snow --severity 3,5")
     else:
-        _corrupt(source, target, names, severities or [5], as_json, workers=workers, **how)
+        skipped = _corrupt(source, target, names, severities or [5], as_json, clean=clean, workers=workers, **how)
+        raise typer.Exit(int(skipped and not skip_broken))
 
 
 def _corrupt(
-    source: Path, target: Path, names: Sequence[str], severities: list[int], as_json: bool, **how: Any
-) -> None:
+    source: Path, target: Path, names: Sequence[str], severities: list[int], as_json: bool, *, clean: bool, **how: Any
+) -> bool:
+    """Returns whether images were skipped."""
+    from tta_panda.data import CLEAN
     from tta_panda.data.corruptions.folders import corrupt_folder
+    from tta_panda.escapes import path_text
 
-    with make_progress(f"corrupting {source.name}", total=1.0) as progress:
-        done, skipped = corrupt_folder(
-            source.expanduser(),
-            target.expanduser(),
-            names,
-            severities,
-            advance=partial(progress.advance, progress.task_ids[0]),
-            **how,
-        )
+    with make_progress(f"corrupting {path_text(source.name)}", total=1.0) as progress:
+        try:
+            done, skipped = corrupt_folder(
+                source.expanduser(),
+                target.expanduser(),
+                names,
+                severities,
+                clean=clean,
+                advance=partial(progress.advance, progress.task_ids[0]),
+                **how,
+            )
+        except KeyboardInterrupt:
+            share = f"{progress.tasks[0].percentage:.0f} % of the images are done"
+            typer.echo(f"Interrupted: {share}. The same command goes on from there.", err=True)
+            raise typer.Exit(130) from None
+    made = [(name, severity, target / name / str(severity)) for name in names for severity in severities]
+    made += [(CLEAN, 0, target)] if clean else []
     rows = [
-        {"corruption": name, "severity": severity, "images": done, "folder": str(target / name / str(severity))}
-        for name in names
-        for severity in severities
+        {"corruption": name, "severity": severity, "images": done, "folder": path_text(folder)}
+        for name, severity, folder in made
     ]
     show(rows, as_json, skipped=[{"image": image, "reason": reason} for image, reason in skipped.items()])
     for image, reason in skipped.items():
         typer.echo(f"skipped {image}: {reason}", err=True)
-    if skipped:
-        raise typer.Exit(1)
+    return bool(skipped)
 
 
 def _draw(source: Path, sheet: Path, names: Sequence[str], severities: list[int], as_json: bool, **how: Any) -> None:

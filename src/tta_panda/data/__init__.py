@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, cast
 
 from tta_panda.errors import InvalidInputError
 from tta_panda.registry import Registry
 
 if TYPE_CHECKING:
     from tta_panda.data.dataset import Dataset
+    from tta_panda.data.read.files import ImageFiles
     from tta_panda.data.source import DataSource
 
 CLEAN = "clean"
 """The domain without corruption; its severity is 0."""
 
-Order = Literal["shuffled", "given"]
-"""Of the images in a stream: random, or that of the data set."""
+AVAILABLE = "available"
+"""Stands for every domain that a data set has, in a list of corruptions."""
 
 DATASETS: Registry[DataSource] = Registry(
     "data set",
@@ -47,6 +49,8 @@ def load_data(
     root: Path | str | None = None,
     limit: int | None = None,
     image_list: Path | str | None = None,
+    skip_broken: bool = False,
+    ignore_orientation: bool = False,
 ) -> Dataset:
     """Load one domain of a data set.
 
@@ -57,16 +61,22 @@ def load_data(
         root: folder that holds the data set, unless it comes with the package.
         limit: use at most this many images.
         image_list: use only the images named in this text file, one per line; for data sets of image files.
+        skip_broken: leave out image files that cannot be decoded, with a warning that names them.
+        ignore_orientation: do not turn image files as their EXIF orientation says.
     """
     source = DATASETS.get(name)
     dataset = source.load(Path(root).expanduser() if root is not None else None, corruption, severity)
-    if image_list is not None:
-        from tta_panda.data.read.files import ImageFiles
+    if source.image_files:
         from tta_panda.data.read.lists import read_image_list, select_listed
 
-        if not isinstance(dataset, ImageFiles):
-            raise InvalidInputError(
-                f"{name} is not a data set of image files, so the image list {image_list} cannot be used with it."
-            )
-        dataset = select_listed(dataset, read_image_list(Path(image_list).expanduser()))
+        files = cast("ImageFiles", dataset)
+        if image_list is not None:
+            files = select_listed(files, read_image_list(Path(image_list).expanduser()))
+        if ignore_orientation:
+            files = replace(files, decoding=replace(files.decoding, upright=False))
+        return (files.without_broken() if skip_broken else files).head(limit)
+    if image_list is not None:
+        raise InvalidInputError(
+            f"{name} is not a data set of image files, so the image list {image_list} cannot be used with it."
+        )
     return dataset.head(limit)

@@ -60,7 +60,7 @@ class ImageDataset:
             return images
         from PIL import Image
 
-        from tta_panda.data.read.files import fit_picture
+        from tta_panda.pictures import fit_picture
 
         return np.stack([np.asarray(fit_picture(Image.fromarray(image), fit)) for image in images])
 

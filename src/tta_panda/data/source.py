@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from tta_panda.data import CLEAN
+from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.errors import DataError
 
 if TYPE_CHECKING:
@@ -44,12 +46,23 @@ class DataSource(ABC):
     image_files: ClassVar[bool] = False
     """Whether its images are files of any size, each decoded and fitted to the model."""
 
+    clean_only: ClassVar[bool] = False
+
     @abstractmethod
     def load(self, root: Path | None, corruption: str, severity: int) -> Dataset:
         """The images of one domain."""
 
-    def fingerprint(self, root: Path | None, corruption: str, severity: int) -> str | None:
-        """Identifies the data in records; None if the name is enough, or nothing can be read."""
+    def available(self, root: Path | None) -> tuple[str, ...]:
+        """The corruptions, and `clean`, that runs use unless others are named."""
+        return (CLEAN,) if self.clean_only else (CLEAN, *CORRUPTIONS)
+
+    def fingerprint(
+        self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
+    ) -> str | None:
+        """Identifies the data in records; None if the name is enough, or nothing can be read.
+
+        Without its broken files, a data set has the fingerprint that it would have if they were removed.
+        """
         return None
 
     def given(self, root: Path | None, layout: str) -> Path:
@@ -58,4 +71,4 @@ class DataSource(ABC):
             raise DataError(
                 f"{self.name} has to be on disk ({layout}): give the folder that holds it with --data-root PATH."
             )
-        return root
+        return root.expanduser().absolute()

@@ -1,61 +1,103 @@
-"""Batches of a data set in a fixed order, for one pass of test-time adaptation."""
+"""Batches of one or several data sets in an order, for one pass of test-time adaptation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from tta_panda.data import Order
-from tta_panda.data.dataset import Dataset, Indices
-from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
+from tta_panda.data.arrange import ARRANGEMENTS
+from tta_panda.data.dataset import Dataset, Indices, Labels
+from tta_panda.data.order import Order
+from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.framing import Framing
 
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Any, ...]
+"""(images, labels), or (images, labels, names of the images' domains)."""
+Domains = Mapping[str, Dataset | Sequence[Dataset]]
+"""Data sets by the names of their domains; several, one after another, for a domain whose severity changes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
     """Batches of (images uint8 (B, 3, H, W), labels (B,)); the last one may be smaller.
 
+    Of several domains, a batch also has the name of each image's domain, and `evaluate` measures each of them.
+
     Args:
-        dataset: the images.
+        dataset: the images; or several domains by name, each a data set, or one for each severity in turn.
         batch_size: images in a batch.
         seed: random seed of the order.
         fit: resize and crop each image with Pillow, to that many pixels a side or as a model's framing says; image
             files of several sizes need it.
-        order: `"shuffled"`, which depends on `seed` and the number of images only, so that every method sees the same
-            stream; or `"given"`, the order of the data set, in which image files are sorted by class.
+        order: of the images: `"shuffled"`, `"given"`, `"correlated:0.1"`, `"imbalanced:inf"`, `"label_shift:0.1"`; of
+            several domains: `"continual"`, `"gradual"` (the same with changing severities) or `"mixed"`; or both, as
+            `"mixed+correlated:0.1"`. It depends on labels and `seed` only, so that every method sees the same stream.
     """
 
-    dataset: Dataset
+    dataset: Dataset | Domains
     batch_size: int
     seed: int = 0
     fit: int | Framing | None = None
-    order: Order = "shuffled"
+    order: str = "shuffled"
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise InvalidInputError(f"batch_size must be at least 1, got {self.batch_size}.")
-        if self.order not in get_args(Order):
-            raise UnknownNameError("order of a stream", str(self.order), get_args(Order))
-        if len(self.dataset) == 0:
+        if not self._order.joins_domains and len(self.visits) > 1:
+            joined = str(replace(self._order, domains="continual"))
+            raise InvalidInputError(
+                f"Several data sets need an order that joins them, such as {joined!r}; got {self.order!r}. To start "
+                "afresh with each, make a stream of each."
+            )
+        if not len(self.labels):
             raise DataError("The data set holds no images.")
+        if len({dataset.class_names for _, dataset in self.visits}) > 1:
+            raise DataError("The domains of a stream must have the same classes, in the same order.")
+
+    @functools.cached_property
+    def _order(self) -> Order:
+        return Order.parse(self.order)
+
+    @functools.cached_property
+    def visits(self) -> list[tuple[str, Dataset]]:
+        """Data sets with the names of their domains, in the order in which they are seen unless they are mixed."""
+        if not isinstance(self.dataset, Mapping):
+            return [("", self.dataset)]
+        named = {name: found if isinstance(found, Sequence) else [found] for name, found in self.dataset.items()}
+        return [(name, dataset) for name, several in named.items() for dataset in several]
+
+    @functools.cached_property
+    def labels(self) -> Labels:
+        """Of all visits, one after another."""
+        return np.concatenate([np.empty(0, np.int64), *(dataset.labels for _, dataset in self.visits)])
+
+    @functools.cached_property
+    def plan(self) -> Indices:
+        """Places (N,) in `labels`, in the order of the stream. Unless they are mixed, each visit is as it is alone."""
+        arrange, value = ARRANGEMENTS[self._order.images], self._order.value
+        starts = [0] if self._order.domains == "mixed" else self._starts
+        parts = np.split(self.labels, starts[1:])
+        arranged = [arrange(part, value, np.random.default_rng(self.seed)) for part in parts]
+        return np.concatenate([start + indices for start, indices in zip(starts, arranged, strict=True)])
+
+    @functools.cached_property
+    def _starts(self) -> list[int]:
+        """Where each visit begins in `labels`."""
+        return [0, *itertools.accumulate(len(dataset) for _, dataset in self.visits[:-1])]
 
     def __len__(self) -> int:
         """Number of batches."""
-        return -(-len(self.dataset) // self.batch_size)
+        return -(-len(self.plan) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        order = np.arange(len(self.dataset))
-        if self.order == "shuffled":
-            order = np.random.default_rng(self.seed).permutation(order)
-        parts = [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
+        parts = [self.plan[start : start + self.batch_size] for start in range(0, len(self.plan), self.batch_size)]
         with ThreadPoolExecutor(1) as reader:  # reads one batch ahead while the model works
             coming = reader.submit(self._read, parts[0])
             for part in parts[1:]:
@@ -64,5 +106,16 @@ class Stream:
             yield coming.result()
 
     def _read(self, chosen: Indices) -> Batch:
-        images = torch.from_numpy(self.dataset.images_at(chosen, self.fit)).permute(0, 3, 1, 2)
-        return images, torch.from_numpy(self.dataset.labels[chosen].astype(np.int64))
+        visits = np.searchsorted(self._starts, chosen, side="right") - 1  # (B,)
+        read = [
+            self.visits[visit][1].images_at(chosen[visits == visit] - self._starts[visit], self.fit)
+            for visit in np.unique(visits)
+        ]
+        images = np.concatenate(read)[
+            visits.argsort(kind="stable").argsort()
+        ]  # from visit by visit to the plan's order
+        pixels = torch.from_numpy(images).permute(0, 3, 1, 2)
+        labels = torch.from_numpy(self.labels[chosen].astype(np.int64))
+        if not isinstance(self.dataset, Mapping):
+            return pixels, labels
+        return pixels, labels, [self.visits[visit][0] for visit in visits]

@@ -36,6 +36,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 CORRUPTIONS: tuple[str, ...] = tuple(name for group in GROUPS.values() for name in group)
 EXTRA_CORRUPTIONS: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+ALL_CORRUPTIONS: tuple[str, ...] = CORRUPTIONS + EXTRA_CORRUPTIONS
 
 Images = NDArray[np.uint8]
 
@@ -102,11 +103,10 @@ def expand_corruptions(names: Sequence[str], severities: Sequence[int] = ()) -> 
     """Corruptions by name, each once; `all` stands for the fifteen. Unknown names and severities are errors."""
     for severity in severities:
         _check_severity(severity)
-    known = (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
     expanded = [one for name in names for one in (CORRUPTIONS if name == "all" else (name,))]
     for name in expanded:
-        if name not in known:
-            raise UnknownNameError("corruption", name, ("all", *known))
+        if name not in ALL_CORRUPTIONS:
+            raise UnknownNameError("corruption", name, ("all", *ALL_CORRUPTIONS))
     return tuple(dict.fromkeys(expanded))
 
 

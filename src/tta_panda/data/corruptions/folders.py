@@ -1,23 +1,36 @@
-"""Corrupt every image of a folder into a tree `<corruption>/<severity>/...`, with several processes."""
+"""Corrupt every image of a folder into a tree `<corruption>/<severity>/...`, with several processes.
+
+A note beside each corruption's folder, `fog.json`, says which images were corrupted with which settings. What an
+earlier call with the same settings has made is not made again, unless the image has changed since.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from PIL import Image
 
-from tta_panda.atomic import atomic_path
+from tta_panda.atomic import atomic_path, write_atomically
+from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import corrupt, expand_corruptions, image_rng
-from tta_panda.data.corruptions.frost import FrostTextures, load_frost_textures
+from tta_panda.data.corruptions.frost import FrostTextures, load_frost_textures, textures_name
 from tta_panda.data.corruptions.severity import PARAMETER_SETS
-from tta_panda.data.read.files import is_image, read_image
-from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
+from tta_panda.data.read.folders import CLASS_LIST
+from tta_panda.data.read.listing import Found, images_in
+from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning, UnknownNameError
+from tta_panda.escapes import path_text
+from tta_panda.pictures import read_image
 from tta_panda.workers import worker_pool
 
-_SAVING: dict[str, dict[str, Any]] = {".jpg": {"quality": 85}, ".jpeg": {"quality": 85}, ".webp": {"lossless": True}}
+_JPEG = {"quality": 85}
+_SAVING: dict[str, dict[str, Any]] = {".jpg": _JPEG, ".jpeg": _JPEG, ".jfif": _JPEG, ".webp": {"lossless": True}}
 
 
 def corrupt_folder(
@@ -26,6 +39,7 @@ def corrupt_folder(
     corruptions: Sequence[str],
     severities: Sequence[int],
     *,
+    clean: bool = False,
     seed: int = 0,
     parameters: str | None = None,
     frost: Path | None = None,
@@ -34,21 +48,25 @@ def corrupt_folder(
 ) -> tuple[int, dict[str, str]]:
     """Corrupt every image below `source`. The result for an image depends on `seed` and its path only.
 
-    Returns the number of corrupted images, and those that could not be, each with the reason.
+    With `clean`, the images are also copied, so that `target` is a data set by itself. Returns the number of corrupted
+    images, and those that could not be, each with the reason.
     """
-    names = expand_corruptions(corruptions, severities)
+    names = (*expand_corruptions(corruptions, severities), *([CLEAN] if clean else []))
     # Checked here once, not for every image.
     if parameters is not None and parameters not in PARAMETER_SETS:
         raise UnknownNameError("parameter set", parameters, PARAMETER_SETS)
     textures = load_frost_textures(frost) if frost else None
-    job = _Job(source, target, names, tuple(dict.fromkeys(severities)), seed, parameters, textures)
     images = _images(source, target)
+    job = _Job(source, target, names, tuple(dict.fromkeys(severities)), seed, parameters, textures)
     skipped = {}
     try:
+        _write_notes(job, frost)
+        if (source / CLASS_LIST).is_file():
+            write_atomically(target / CLASS_LIST, (source / CLASS_LIST).read_bytes())
         with worker_pool(workers, job) as pool_map:
             for image, error in zip(images, pool_map(_corrupt_file, images), strict=True):
                 if error is not None:
-                    skipped[image] = error
+                    skipped[path_text(image)] = error
                 advance(1 / len(images))
     except OSError as error:
         raise DataError(f"Cannot write to {target} ({error.strerror or error}). Choose another OUT.") from error
@@ -63,15 +81,18 @@ def _images(source: Path, target: Path) -> list[str]:
         )
     if source.resolve() == target.resolve():
         raise InvalidInputError(f"IN and OUT are the same folder, {source}; choose another OUT.")
-    made = target.resolve()
-    found = sorted(
-        path.relative_to(source).as_posix()
-        for path in source.rglob("*")
-        if is_image(path) and made not in path.resolve().parents
-    )
-    if not found:
-        raise DataError(f"{source} holds no images (.jpg, .png, ...), nor do the folders in it.")
-    return found
+    made, found = target.resolve(), images_in(source)
+    left_out = {
+        path: reason
+        for path, reason in found.left_out.items()
+        if made not in path.resolve().parents and path != source / CLASS_LIST
+    }
+    found = Found(tuple(path for path in found.paths if made not in path.resolve().parents), left_out)
+    if not found.paths:
+        raise DataError(f"{source} holds no images (.jpg, .png, ...), nor do the folders in it: {found}.")
+    if left_out:
+        warnings.warn(f"{path_text(source)}: {found}", TtaPandaWarning, stacklevel=3)
+    return sorted(path.relative_to(source).as_posix() for path in found.paths)
 
 
 class _Job(NamedTuple):
@@ -79,26 +100,74 @@ class _Job(NamedTuple):
 
     source: Path
     target: Path
-    corruptions: tuple[str, ...]
+    names: tuple[str, ...]
     severities: tuple[int, ...]
     seed: int
     parameters: str | None
     textures: FrostTextures | None
 
+    def outputs(self, relative: str) -> Iterator[tuple[str, int, Path]]:
+        """Corruption, severity and path of everything that is made of an image; clean copies come last."""
+        # A GIF has 256 colours only.
+        file = f"{relative}.png" if relative.lower().endswith(".gif") else relative
+        for name in self.names:
+            if name == CLEAN:
+                yield name, 0, self.target / relative
+            else:
+                yield from ((name, severity, self.target / name / str(severity) / file) for severity in self.severities)
+
+
+def _write_notes(job: _Job, frost: Path | None) -> None:
+    """Say beside each corruption's folder how it is made; it is a `DataError` if it was made otherwise before."""
+    job.target.mkdir(parents=True, exist_ok=True)
+    for name in job.names:
+        settings: dict[str, Any] = {"images": path_text(job.source.resolve())}
+        if name != CLEAN:
+            settings |= {"seed": job.seed, "parameters": job.parameters}
+        if name == "frost":
+            settings["textures"] = textures_name(frost)
+        note, content = job.target / f"{name}.json", json.dumps(settings)
+        if name != CLEAN and (job.target / name).exists() and not note.exists():
+            raise DataError(f"{job.target / name} was not made by tta-panda corrupt. Choose another OUT.")
+        if note.exists() and (before := note.read_text("utf-8")) != content:
+            raise DataError(
+                f"The {name} images in {job.target} were made with other settings: {before}, not {content}. Choose "
+                f"another OUT, or delete them and {note.name}."
+            )
+        write_atomically(note, content)
+
 
 def _corrupt_file(job: _Job, relative: str) -> str | None:
-    """Write all corruptions of one image; returns the message of an error, if there was one."""
+    """Write what is missing of one image; returns the message of an error, if there was one."""
+    path = job.source / relative
+    missing = [output for output in job.outputs(relative) if not _is_newer(output[2], path)]
+    if not missing:
+        return None
     try:
-        image = read_image(job.source / relative)
-        for name in job.corruptions:
-            for severity in job.severities:
-                # Each path has its own random numbers, so adding images does not change the others.
-                rng = image_rng(job.seed, name, severity, zlib.crc32(relative.encode()))
-                made = corrupt(image, name, severity, rng=rng, parameters=job.parameters, frost_textures=job.textures)
-                save_image(job.target / name / str(severity) / relative, Image.fromarray(made))
+        image = read_image(path)
+        for name, severity, output in missing:
+            if name == CLEAN:
+                _copy(path, output)
+                continue
+            # Each path has its own random numbers, so adding images does not change the others.
+            rng = image_rng(job.seed, name, severity, zlib.crc32(os.fsencode(relative)))
+            made = corrupt(image, name, severity, rng=rng, parameters=job.parameters, frost_textures=job.textures)
+            save_image(output, Image.fromarray(made))
+    except BrokenImageError as error:
+        return error.reason
     except (DataError, InvalidInputError) as error:
         return str(error)
     return None
+
+
+def _is_newer(output: Path, path: Path) -> bool:
+    return output.is_file() and output.stat().st_mtime_ns >= path.stat().st_mtime_ns
+
+
+def _copy(path: Path, output: Path) -> None:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(output) as part:
+        shutil.copyfile(path, part)
 
 
 def save_image(path: Path, image: Image.Image) -> None:

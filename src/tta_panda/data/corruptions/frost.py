@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tta_panda.data.corruptions.arrays import Floats, Images
-from tta_panda.data.read.files import image_paths
+from tta_panda.data.read.listing import images_in
 from tta_panda.errors import DataError
+from tta_panda.pictures import read_image
 
 _SIDE = 768  # of a generated texture; a fifth of it still holds a 64 px image several times
 _STEPS = 4
@@ -45,13 +47,22 @@ def _mirrored(photo: Images, size: tuple[int, ...]) -> Images:
 
 def load_frost_textures(folder: str | Path) -> FrostTextures:
     """Read a folder of frost photographs (those of ImageNet-C, or your own) for `corrupt(..., frost_textures=...)`."""
-    paths = image_paths(Path(folder)) if Path(folder).is_dir() else []
-    photos = [cv2.imread(str(path), cv2.IMREAD_COLOR) for path in paths]
-    unreadable = [path.name for path, photo in zip(paths, photos, strict=True) if photo is None]
-    if unreadable or not photos:
-        what = f"cannot read {', '.join(unreadable)}" if unreadable else "no image files"
-        raise DataError(f"Frost photographs: {what} in {folder}. Expected a folder of .png or .jpg photographs.")
-    return FrostTextures([np.asarray(photo[..., ::-1], dtype=np.uint8) for photo in photos if photo is not None])
+    paths = images_in(Path(folder)).paths if Path(folder).is_dir() else ()
+    if not paths:
+        raise DataError(
+            f"Frost photographs: no image files in {folder}. Expected a folder of .png or .jpg photographs."
+        )
+    return FrostTextures([read_image(path) for path in paths])
+
+
+def textures_name(folder: Path | None) -> str:
+    """What tells textures from others: a digest of the photographs in order, wherever they are."""
+    if folder is None:
+        return "generated"
+    digest = hashlib.sha256()
+    for path in images_in(folder).paths:
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return f"photographs {digest.hexdigest()[:12]}"
 
 
 @functools.lru_cache(maxsize=1)

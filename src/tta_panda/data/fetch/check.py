@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
+from tta_panda.data.corruptions import ALL_CORRUPTIONS, CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.read import cifar
-from tta_panda.data.read.files import image_paths
 from tta_panda.data.read.folders import class_folders, corruption_folders
 from tta_panda.data.read.imagenet import FOLDER, IMAGES_PER_CLASS, imagenet_classes
+from tta_panda.data.read.listing import images_in
 from tta_panda.errors import DataError
 
 Status = Literal["ok", "partial", "missing", "damaged"]
@@ -111,11 +111,7 @@ def _check_images(path: Path) -> Verdict:
 
 def _imagenet(root: Path) -> Iterator[Finding]:
     for folder in (root / FOLDER, root):
-        there = {
-            name: places[0]
-            for name in (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
-            if (places := corruption_folders(folder, name))
-        }
+        there = {name: places[0] for name in ALL_CORRUPTIONS if (places := corruption_folders(folder, name))}
         if any(name in there for name in CORRUPTIONS):
             for name in dict.fromkeys((*CORRUPTIONS, *there)):
                 yield _checked("imagenet-c", there.get(name, folder / name), _check_severities)
@@ -141,6 +137,6 @@ def _check_classes(folder: Path) -> Verdict:
         return "damaged", f"folders that are not classes of ImageNet: {', '.join(others[:3])}"
     if len(there) < len(classes):
         return "partial", f"{len(there):,} of {len(classes):,} class folders"
-    images = sum(len(image_paths(path)) for path in there.values())
+    images = sum(len(images_in(path).paths) for path in there.values())
     expected = len(classes) * IMAGES_PER_CLASS
     return "ok" if images == expected else "partial", f"{images:,} of {expected:,} images"

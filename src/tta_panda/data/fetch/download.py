@@ -12,7 +12,7 @@ from typing import Any
 import requests
 
 from tta_panda.data import DATASETS
-from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
+from tta_panda.data.corruptions import ALL_CORRUPTIONS
 from tta_panda.data.fetch.check import file_md5
 from tta_panda.data.fetch.lock import locked
 from tta_panda.data.fetch.unpack import unpack
@@ -86,7 +86,7 @@ def _chosen(name: str, parts: tuple[str, ...]) -> tuple[Archive, ...]:
 def _refuse_made_files(name: str, folder: Path, archive: Archive) -> None:
     """Raise `DataError` where files of `tta-panda data make` could be mixed up with published ones of the same name."""
     places = {(folder / path).parent for path in archive.holds if path.endswith(".npy")}
-    files = [place / f"{corruption}.npy" for place in places for corruption in (*CORRUPTIONS, *EXTRA_CORRUPTIONS)]
+    files = [place / f"{corruption}.npy" for place in places for corruption in ALL_CORRUPTIONS]
     made = [path for path in files if note_path(path).exists()]
     if made:
         raise DataError(

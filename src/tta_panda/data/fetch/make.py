@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,10 @@ from numpy.typing import NDArray
 from tta_panda.atomic import atomic_path, remove_parts
 from tta_panda.data import DATASETS
 from tta_panda.data.corruptions import corrupt_batch, expand_corruptions
-from tta_panda.data.corruptions.frost import load_frost_textures
+from tta_panda.data.corruptions.frost import load_frost_textures, textures_name
 from tta_panda.data.fetch.corruption_file import CorruptionFile
 from tta_panda.data.fetch.lock import locked
 from tta_panda.data.read.cifar import LABELS, SEVERITIES, CorruptedCifar, open_array
-from tta_panda.data.read.files import image_paths
 from tta_panda.errors import DataError, UnknownNameError
 from tta_panda.workers import worker_pool
 
@@ -82,16 +80,8 @@ def _makeable(name: str) -> CorruptedCifar:
 def _corruption_file(folder: Path, name: str, rows: int, seed: int, frost: Path | None) -> CorruptionFile:
     settings: dict[str, Any] = {"seed": seed}
     if name == "frost":
-        settings["textures"] = f"photographs {_digest(frost)}" if frost else "generated"
+        settings["textures"] = textures_name(frost)
     return CorruptionFile(folder / f"{name}.npy", rows, settings)
-
-
-def _digest(frost: Path) -> str:
-    """A digest of the photographs in order; the name of the folder does not matter."""
-    digest = hashlib.sha256()
-    for path in image_paths(frost):
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:12]
 
 
 def _write_labels(path: Path, labels: NDArray[Any]) -> None:

@@ -8,15 +8,51 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tta_panda.data import CLEAN
-from tta_panda.data.corruptions import corrupt_batch
-from tta_panda.data.dataset import ImageDataset
+from tta_panda.data.corruptions import corrupt_batch, expand_corruptions
+from tta_panda.data.dataset import ImageDataset, Indices, Labels, checked_limit
 from tta_panda.data.glyphs.render import draw_symbol, to_uint8
 from tta_panda.data.glyphs.symbols import BENCHMARK_CLASSES, VALIDATION_CLASSES
 from tta_panda.data.source import DataSource
+from tta_panda.framing import Framing
 
-IMAGES_PER_CLASS = 100
+IMAGES = 1000
+"""Of a domain, unless a limit asks for more."""
+
+
+@dataclass(frozen=True)
+class GlyphPictures:
+    """Pictures of one domain, drawn when they are first looked at. Picture i is the same however many there are."""
+
+    class_names: tuple[str, ...]
+    seed: int
+    corruption: str
+    severity: int
+    count: int = IMAGES
+
+    @functools.cached_property
+    def images(self) -> NDArray[np.uint8]:
+        per_class = -(-self.count // len(self.class_names))
+        clean = draw_glyphs(self.class_names, per_class, self.seed).images[: self.count]
+        return (
+            clean if self.corruption == CLEAN else corrupt_batch(clean, self.corruption, self.severity, seed=self.seed)
+        )
+
+    @functools.cached_property
+    def labels(self) -> Labels:
+        return np.arange(self.count) % len(self.class_names)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
+        return ImageDataset(self.images, self.labels, self.class_names).images_at(indices, fit)
+
+    def head(self, limit: int | None) -> GlyphPictures:
+        """As many as `limit` says, also where these are more than by default."""
+        return replace(self, count=checked_limit(limit) or self.count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,19 +64,21 @@ class Glyphs(DataSource):
 
     embedded: ClassVar[bool] = True
 
-    def load(self, root: Path | None, corruption: str, severity: int) -> ImageDataset:
-        clean = draw_glyphs(self.classes, IMAGES_PER_CLASS, self.seed)
-        if corruption == CLEAN:
-            return clean
-        return replace(clean, images=corrupt_batch(clean.images, corruption, severity, seed=self.seed))
+    def load(self, root: Path | None, corruption: str, severity: int) -> GlyphPictures:
+        if corruption != CLEAN:
+            expand_corruptions([corruption], [severity])  # raises for what cannot be drawn
+        return GlyphPictures(self.classes, self.seed, corruption, severity)
 
 
 GLYPHS_C = Glyphs(
-    name="glyphs-c", about="The embedded benchmark: 1,000 pictures of ten symbols.", classes=BENCHMARK_CLASSES, seed=1
+    name="glyphs-c",
+    about="The embedded benchmark: 1,000 pictures of ten symbols, or as many as a limit says.",
+    classes=BENCHMARK_CLASSES,
+    seed=1,
 )
 GLYPHS_VAL_C = Glyphs(
     name="glyphs-val-c",
-    about="Embedded, for choosing settings: 1,000 pictures of ten other symbols.",
+    about="Embedded, for choosing settings: 1,000 pictures of ten other symbols, or as many as a limit says.",
     classes=VALIDATION_CLASSES,
     seed=2,
 )

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ LABELS = "labels.npy"
 @dataclass(frozen=True, kw_only=True)
 class CleanCifar(DataSource):
     """The 10,000 clean test images, read from the official pickle."""
+
+    clean_only: ClassVar[bool] = True
 
     classes: int
     pickle: str
@@ -92,7 +94,9 @@ class CorruptedCifar(DataSource):
         chosen = slice(rows * (severity - 1), rows * severity)
         return ImageDataset(images[chosen], labels[chosen], self.clean.class_names())
 
-    def fingerprint(self, root: Path | None, corruption: str, severity: int) -> str | None:
+    def fingerprint(
+        self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
+    ) -> str | None:
         """None for published files, which the name identifies."""
         if root is not None and corruption != CLEAN:
             for folder in (root.expanduser(), root.expanduser() / self.folder):

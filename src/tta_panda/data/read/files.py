@@ -1,27 +1,28 @@
-"""Labelled images in files, decoded on demand by several threads, resized and cropped by Pillow."""
+"""Labelled images in files, decoded on demand by several threads."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+import json
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import PIL
 from numpy.typing import NDArray
-from PIL import Image
 
 from tta_panda.data.dataset import UNLABELLED, Indices, Labels, check_labels, checked_limit
-from tta_panda.errors import DataError
-from tta_panda.framing import Framing, as_framing, centre_offset
+from tta_panda.data.read.cache import remembered
+from tta_panda.errors import BrokenImageError, DataError, TtaPandaWarning
+from tta_panda.escapes import path_text
+from tta_panda.framing import Framing
+from tta_panda.pictures import AS_SHOWN, Decoding, read_image
 from tta_panda.workers import available_cores
 
-SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-
 _MOST_THREADS = 16  # Pillow and hashlib release the interpreter's lock, so threads are enough
-_FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+_SMALL = 32  # pixels a side: large JPEG files are checked in reduced size
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class ImageFiles:
     paths: tuple[Path, ...]
     labels: Labels
     class_names: tuple[str, ...]
+    decoding: Decoding = AS_SHOWN
 
     def __post_init__(self) -> None:
         if not (self.labels == UNLABELLED).all():
@@ -40,8 +42,9 @@ class ImageFiles:
         return len(self.paths)
 
     def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
+        read = partial(read_image, fit=fit, decoding=self.decoding)
         with reading_threads() as pool:
-            images = list(pool.map(partial(read_image, fit=fit), (self.paths[index] for index in indices)))
+            images = list(pool.map(read, (self.paths[index] for index in indices)))
         sizes = {image.shape[:2] for image in images}
         if len(sizes) > 1:
             found = ", ".join(f"{height} x {width}" for height, width in sorted(sizes)[:5])
@@ -60,53 +63,33 @@ class ImageFiles:
         """These images only, in this order."""
         return replace(self, paths=tuple(self.paths[index] for index in indices), labels=self.labels[indices])
 
+    def without_broken(self) -> ImageFiles:
+        """The images that can be decoded; a warning names the others."""
+        broken = self.broken()
+        if broken:
+            lines = (f"{path_text(self.paths[index])}: {reason}" for index, reason in broken.items())
+            text = "\n  ".join((f"{len(broken):,} of {len(self):,} images skipped:", *lines))
+            warnings.warn(text, TtaPandaWarning, stacklevel=1)  # from one place, so it is shown once
+        return self.select(np.array([index for index in range(len(self)) if index not in broken], dtype=np.int64))
 
-def read_image(path: Path, fit: int | Framing | None = None) -> NDArray[np.uint8]:
-    """One image (H, W, 3); with `fit`, resized and cropped."""
+    def broken(self) -> dict[int, str]:
+        """Indices of the images that cannot be decoded, with the reasons. It takes decoding them all, but only once."""
+        text = remembered([f"broken {self.decoding} Pillow {PIL.__version__}"], self.paths, self._find_broken)
+        return {int(index): reason for index, reason in json.loads(text).items()}
+
+    def _find_broken(self) -> str:
+        with reading_threads() as pool:
+            reasons = pool.map(partial(_why_broken, decoding=self.decoding), self.paths)
+            return json.dumps({index: reason for index, reason in enumerate(reasons) if reason is not None})
+
+
+def _why_broken(path: Path, decoding: Decoding) -> str | None:
     try:
-        with Image.open(path) as picture:
-            return np.asarray(picture.convert("RGB") if fit is None else fit_picture(picture, fit))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        # Pillow reports broken files by all of these.
-        raise DataError(f"Cannot read the image {path} ({error}); fetch it again, or remove it.") from error
-
-
-def fit_picture(picture: Image.Image, fit: int | Framing) -> Image.Image:
-    """RGB, resized and cropped by Pillow, as published results were: with a model's framing, or CLIP's for a number."""
-    framing = as_framing(fit)
-    size, resized = framing.size, framing.resized(*picture.size)
-    if resized != picture.size:
-        picture = picture.resize(resized, _FILTERS[framing.interpolation])
-    if resized != (size, size):
-        left, top = (centre_offset(side, size) for side in resized)
-        picture = picture.crop((left, top, left + size, top + size))
-    # open_clip converts last; for palette and grey images, the order makes a difference.
-    return picture.convert("RGB")
+        read_image(path, _SMALL, decoding)
+    except BrokenImageError as error:
+        return error.reason
+    return None
 
 
 def reading_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(_MOST_THREADS, available_cores()))
-
-
-def image_paths(folder: Path) -> list[Path]:
-    """Image files directly in a folder, sorted by name."""
-    return [folder / entry.name for entry in image_entries(folder)]
-
-
-def image_entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Image files directly in a folder, sorted by name; `os.DirEntry` is faster than `Path` for many files."""
-    with os.scandir(folder) as entries:
-        return sorted((entry for entry in entries if is_image(entry)), key=lambda entry: entry.name)
-
-
-def is_image(entry: Path | os.DirEntry[str]) -> bool:
-    """Whether this is a file with the suffix of an image, and not hidden: some systems add hidden copies."""
-    stem, dot, suffix = entry.name.rpartition(".")
-    return f"{dot}{suffix}".lower() in SUFFIXES and bool(stem) and not stem.startswith(".") and entry.is_file()
-
-
-def labelled_files(folders: Iterable[Path], class_names: tuple[str, ...]) -> ImageFiles:
-    """The images of one folder per class, sorted by class."""
-    per_class = [image_paths(folder) for folder in folders]
-    labels = np.repeat(np.arange(len(per_class)), [len(paths) for paths in per_class])
-    return ImageFiles(tuple(path for paths in per_class for path in paths), labels, class_names)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import ClassVar
 
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import EXTRA_CORRUPTIONS, GROUPS
-from tta_panda.data.read.files import ImageFiles, labelled_files
-from tta_panda.data.read.folders import ImageFileSource, class_folders, domain_folder, found_in
+from tta_panda.data.read.files import ImageFiles
+from tta_panda.data.read.folders import ImageFileSource, class_folders, domain_folder, found_in, labelled_files
 from tta_panda.data.source import Archive
 from tta_panda.errors import DataError
+from tta_panda.pictures import AS_PUBLISHED
 
 FOLDER = "ImageNet-C"
 IMAGES_PER_CLASS = 50
@@ -28,6 +30,7 @@ def imagenet_classes() -> dict[str, str]:
 class ImageNet(ImageFileSource):
     """The validation images."""
 
+    clean_only: ClassVar[bool] = True
     layout: ClassVar[str] = "<wnid>/*.JPEG"
 
     def load(self, root: Path | None, corruption: str, severity: int) -> ImageFiles:
@@ -44,6 +47,7 @@ class ImageNet(ImageFileSource):
 class ImageNetC(ImageNet):
     """The corrupted images, with the clean ones beside them."""
 
+    clean_only: ClassVar[bool] = False
     layout: ClassVar[str] = "<corruption>/<severity>/<wnid>/*.JPEG"
 
     def domain(self, root: Path, corruption: str, severity: int) -> Path:
@@ -92,9 +96,9 @@ def _load_classes(folder: Path) -> ImageFiles:
             f"{found_in(folder)}; {len(unknown or missing)} {problem}. For some of the classes, or others, use "
             "--data folder."
         )
-    files = labelled_files((folder / wnid for wnid in classes), tuple(classes.values()))
+    files = labelled_files(folder, [folder / wnid for wnid in classes], tuple(classes.values()))
     if not len(files):
         raise DataError(
             f"The class folders of {folder} hold no images; expected {IMAGES_PER_CLASS} .JPEG files in each."
         )
-    return files
+    return replace(files, decoding=AS_PUBLISHED)

@@ -1,7 +1,8 @@
-"""Text files that name some images of a data set, such as the 5,000 of ImageNet that many papers evaluate on."""
+"""Text files with one name per line: of classes, or of some images of a data set, such as 5,000 of ImageNet."""
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 from pathlib import Path, PurePosixPath
 
@@ -10,16 +11,26 @@ import numpy as np
 from tta_panda.data.read.files import ImageFiles
 from tta_panda.errors import DataError
 
+_ENCODINGS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file that are not blank. UTF-8, or what a byte order mark at its beginning says."""
+    try:
+        content = path.read_bytes()
+        encoding = next((name for mark, name in _ENCODINGS.items() if content.startswith(mark)), "utf-8")
+        return [line.strip() for line in content.decode(encoding).splitlines() if line.strip()]
+    except OSError as error:
+        raise DataError(f"Cannot read {path} ({error.strerror}); expected a text file, one name per line.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not UTF-8 ({error}). Save it as UTF-8, in an editor or with: iconv -f LATIN1 -t UTF-8 FILE"
+        ) from error
+
 
 def read_image_list(path: Path) -> list[str]:
     """One name per line: `n01440764/ILSVRC2012_val_00000293.JPEG`, or without the folder, or without the suffix."""
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"Cannot read the image list {path} ({error}); expected a text file, one name per line."
-        ) from error
-    names = [_name(line.strip()) for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    names = [_name(line) for line in read_lines(path) if not line.startswith("#")]
     if not names:
         raise DataError(f"The image list {path} names no image; expected one file name per line.")
     return sorted(set(names))

@@ -1,0 +1,6 @@
+"""`python -m tta_panda` is the command `tta-panda`."""
+
+from tta_panda.cli import main
+
+if __name__ == "__main__":
+    main()

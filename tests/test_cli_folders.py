@@ -1,0 +1,144 @@
+"""Your own images on the command line: from a folder to records, whatever is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data_files import random_images, write_image
+from PIL import Image
+from typer.testing import CliRunner
+
+from tta_panda.cli import app, main
+from tta_panda.errors import TtaPandaWarning
+from tta_panda.evaluation.run import _prepare_worker
+
+pytestmark = pytest.mark.filterwarnings("ignore::tta_panda.errors.TtaPandaWarning")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for index in range(6):
+        write_image(tmp_path / "photos" / ("heart", "star")[index % 2] / f"{index}.png", 40 + index, 50, seed=index)
+    return tmp_path / "photos"
+
+
+def document(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
+    result = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)  # type: ignore[no-any-return]
+
+
+def run(root: Path, *more: str, command: str = "run", code: int = 0) -> dict[str, Any]:
+    output = root.parent / "runs"
+    folder = ("--data", "folder", "--data-root", root)
+    return document(command, *folder, "--method", "clip", "--batch-size", "4", "-o", output, *more, code=code)
+
+
+def domains(content: dict[str, Any]) -> list[tuple[str, int, int]]:
+    return [(row["corruption"], row["severity"], row["samples"]) for row in content["rows"]]
+
+
+def test_the_first_command_runs_on_what_is_there(photos: Path) -> None:
+    assert domains(run(photos)) == [("clean", 0, 6)]
+
+
+def test_what_corrupt_writes_is_a_data_set(photos: Path, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    command = ("corrupt", photos, made, "--corruption", "fog,spatter", "--workers", "1")
+    document(*command)
+    assert domains(run(made)) == [("fog", 5, 6), ("spatter", 5, 6)]
+    rows = document(*command, "--clean")["rows"]
+    assert [(row["corruption"], row["images"]) for row in rows] == [("fog", 6), ("spatter", 6), ("clean", 6)]
+    assert domains(run(made)) == [("clean", 0, 6), ("fog", 5, 6), ("spatter", 5, 6)]
+    assert run(photos)["skipped"] == 1  # the copies are the same images
+    assert {row["corruption"] for row in run(made, command="bench")["rows"]} == {"clean", "fog", "spatter"}
+
+
+def test_broken_images_cost_their_domain_or_themselves(photos: Path, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    document("corrupt", photos, made, "--corruption", "fog", "--clean", "--workers", "1")
+    broken = made / "fog" / "5" / "heart" / "0.png"
+    broken.write_bytes(broken.read_bytes()[:99])
+    stopped = run(made, code=1)
+    assert domains(stopped) == [("clean", 0, 6)]
+    [missing] = stopped["missing"]
+    assert missing["status"] == "unreadable"
+    assert "heart/0.png" in missing["reason"] and "--skip-broken" in missing["reason"]
+    skipping = run(made, "--skip-broken")
+    assert domains(skipping) == [("clean", 0, 6), ("fog", 5, 5)]
+    assert domains(run(made, code=1)) == [("clean", 0, 6)]  # its record is not that of all images
+    broken.unlink()
+    assert run(made)["skipped"] == 2  # but that of the others
+
+
+def test_orientation_decides_a_run_on_image_files(photos: Path, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(random_images(1, 40, 60)[0]).save(photos / "heart" / "turned.jpg", exif=exif)
+    [upright], [stored] = run(photos)["rows"], run(photos, "--ignore-orientation")["rows"]
+    assert upright["record"] != stored["record"]
+    assert upright["nll"] != stored["nll"]
+    assert (upright["ignore_orientation"], stored["ignore_orientation"]) == (False, True)
+
+
+def test_notes_are_shown_once(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a.heic", "b.heic", "c.txt"):
+        (photos / "heart" / name).write_text("no image")
+    (photos / "star" / "empty.png").write_bytes(b"")
+    command = f"run --data folder --data-root {photos} --method clip --skip-broken -o {tmp_path / 'runs'}"
+    monkeypatch.setattr(sys, "argv", ["tta-panda", *command.split()])
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert ended.value.code == 0
+    assert capsys.readouterr().err.strip().splitlines() == [
+        f"note: {photos}: 7 of 10 files used: 2 .heic, 1 .txt left out",
+        "note: 1 of 7 images skipped:",
+        f"  {photos}/star/empty.png: empty file",
+    ]
+
+
+def test_workers_do_not_repeat_notes() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        _prepare_worker(1, {})
+        warnings.warn("said while planning", TtaPandaWarning, stacklevel=1)
+    assert caught == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_corrupt_goes_on_after_an_interruption(tmp_path: Path) -> None:
+    for index in range(40):
+        write_image(tmp_path / "in" / f"{index}.png", 400, 400, seed=index)
+    command = ("corrupt", tmp_path / "in", tmp_path / "out", "--corruption", "glass_blur,zoom_blur", "--workers", "1")
+    script = "import sys; from tta_panda.cli import main; main()"
+    process = subprocess.Popen([sys.executable, "-c", script, *map(str, command)], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while len(list((tmp_path / "out").rglob("[!.]*.png"))) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "% of the images are done. The same command goes on from there." in errors
+    first = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("[!.]*.png")}
+    assert 4 <= len(first) < 80
+    assert all(row["images"] == 40 for row in document(*command)["rows"])
+    again = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("[!.]*.png")}
+    assert len(again) == 80
+    assert first.items() <= again.items()

@@ -1,0 +1,83 @@
+"""Records as rows, and rows as files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+
+import pytest
+from records import make_record
+from typer.testing import CliRunner
+
+from tta_panda.cli import app
+from tta_panda.errors import MissingExtraError, StoreError, UnknownNameError
+from tta_panda.evaluation.store import RunStore, load_records
+from tta_panda.rowfiles import flat, write_rows
+
+ROWS = [{"name": "=1+1", "beta": "auto", "lr": 1}, {"name": "a\n\udcff", "beta": 0.5, "more": None, "lr": 0.1}]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    store = RunStore(tmp_path / "runs")
+    for method in ("clip", "clip+panda"):
+        for seed in (0, 1):
+            store.save(make_record(method, seed=seed, options={"lr": 0.1, "layers": [1, 2]}))
+    return store.root
+
+
+def test_records_are_flat_rows_of_plain_values(folder):
+    rows = load_records(folder)
+    assert {(row["method"], row["seed"]) for row in rows} == {(m, s) for m in ("clip", "clip+panda") for s in (0, 1)}
+    for row in rows:
+        assert all(value is None or isinstance(value, str | int | float | bool) for value in row.values())
+        assert (row["accuracy"], row["options.lr"], row["options.layers"]) == (0.5, 0.1, "[1, 2]")
+        assert row["environment.python"] == "3" and row["images_with_gradient"] == 12.5
+    with pytest.raises(StoreError, match="no folder"):
+        load_records(folder / "nowhere")
+
+
+def test_nested_values_get_a_column_each():
+    assert flat({"a": 1, "b": {"c": {"d": "x"}, "e": (1, 2)}}) == {"a": 1, "b.c.d": "x", "b.e": "[1, 2]"}
+
+
+def test_csv_and_json_lines(tmp_path):
+    with write_rows(tmp_path / "new" / "rows.csv", ROWS).open(newline="", encoding="utf-8") as file:
+        header, first, second = csv.reader(file)
+    assert header == ["name", "beta", "lr", "more"]
+    assert first == ["'=1+1", "auto", "1", ""]
+    assert second == ["a\n\\udcff", "0.5", "0.1", ""]
+    lines = write_rows(tmp_path / "rows.jsonl", ROWS).read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == ROWS
+    with pytest.raises(UnknownNameError, match=r"'cvs'\. Did you mean 'csv'"):
+        write_rows(tmp_path / "rows.cvs", ROWS)
+    with pytest.raises(StoreError, match="Cannot write"):
+        write_rows(tmp_path / "rows.jsonl" / "rows.csv", ROWS)
+
+
+def test_parquet(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    table = parquet.read_table(write_rows(tmp_path / "rows.parquet", ROWS))
+    assert table.column_names == ["name", "beta", "lr", "more"]
+    assert table["name"].to_pylist() == ["=1+1", "a\n\\udcff"]  # no spreadsheet reads it
+    assert table["beta"].to_pylist() == ["auto", "0.5"]
+    assert table["lr"].to_pylist() == [1.0, 0.1]
+
+
+def test_parquet_without_its_package_says_what_to_type(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "tta-panda\[parquet\]"'):
+        write_rows(tmp_path / "rows.parquet", ROWS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_report_writes_the_rows_of_a_folder(folder, tmp_path):
+    done = CliRunner().invoke(app, ["report", str(folder), "--csv", str(tmp_path / "rows.txt")])
+    assert done.exit_code == 0, done.output
+    with (tmp_path / "rows.txt").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    expected = load_records(folder)
+    assert list(rows[0]) == list(dict.fromkeys(name for row in expected for name in row))
+    assert [(row["record"], float(row["accuracy"])) for row in rows] == [(r["record"], 0.5) for r in expected]
+    assert (folder / "report.html").exists()
