@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 import open_clip
+import timm
 import torch
 
 from tta_panda.models.adapter import square_side
 from tta_panda.models.catalogue import SIZES
+from tta_panda.models.linear import LITE0
 from tta_panda.models.loading import open_clip_silenced
 from tta_panda.models.sources import SOURCES
 
@@ -30,10 +32,18 @@ def measure(architecture: str) -> tuple[int | None, int | None]:
     return sum(parameter.numel() for parameter in clip.parameters()), size
 
 
+def measure_lite0() -> tuple[int, int]:
+    """The same for the network of timm's."""
+    network = timm.create_model(LITE0)
+    size = timm.data.resolve_model_data_config(network)["input_size"][-1]
+    return sum(parameter.numel() for parameter in network.parameters()), size
+
+
 def main() -> None:
     embedded = {name: f"local-dir:{source.directory}" for name, source in SOURCES.items() if source.embedded}
-    architectures = embedded | {name: name for name in open_clip.list_models()}
-    lines = [f" {json.dumps(name)}: {json.dumps(measure(place))}" for name, place in architectures.items()]
+    sizes = {name: measure(place) for name, place in embedded.items()} | {"lite0": measure_lite0()}
+    sizes |= {name: measure(name) for name in open_clip.list_models()}
+    lines = [f" {json.dumps(name)}: {json.dumps(size)}" for name, size in sizes.items()]
     SIZES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     print(f"{len(lines)} architectures in {SIZES}")
 

@@ -83,9 +83,10 @@ def test_a_malicious_pickle_is_not_run(suffix, writer, architecture, tmp_path):
         torch.save(content, file)
     else:
         file.write_bytes(pickle.dumps({"logit_scale": Malicious(mark)}))
-    with pytest.raises(ModelLoadError, match=r"was not run|cannot be read as weights"):
+    with pytest.raises(ModelLoadError, match=r"was not run|cannot be read as weights") as raised:
         load_model(f"{architecture}:{file}")
     assert not mark.exists()
+    assert "weights_only" not in str(raised.value) and "add_safe_globals" not in str(raised.value)
 
 
 def test_a_malicious_pickle_in_a_directory_is_not_run(tiny_checkpoint, tmp_path):
@@ -101,9 +102,10 @@ def test_a_malicious_pickle_of_transformers_is_not_run(tmp_path):
     directory = save_transformers("chinese_clip", tmp_path)
     (directory / "model.safetensors").unlink()
     torch.save({"logit_scale": Malicious(tmp_path / "executed")}, directory / "pytorch_model.bin")
-    with pytest.raises(ModelLoadError, match="Cannot load"):
+    with pytest.raises(ModelLoadError, match=r"asks for \w+\.system, and was not run\.") as raised:
         load_model(str(directory))
     assert not (tmp_path / "executed").exists()
+    assert "weights_only" not in str(raised.value)
 
 
 def test_code_in_a_directory_of_transformers_is_neither_run_nor_asked_about(tmp_path, monkeypatch):
@@ -145,12 +147,14 @@ def test_keys_that_do_not_fit_are_named(architecture, weights, tmp_path):
         load_model(f"{architecture}:{file}")
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"no weights at all"])
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"no weights at all", b"I5\n.", pickle.dumps({"a": 1}, 4)])
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_broken_files_are_explained(content, architecture, tmp_path):
     for suffix in (".pt", ".safetensors"):
         (tmp_path / f"weights{suffix}").write_bytes(content)
-        with pytest.raises(ModelLoadError, match=f"weights\\{suffix} cannot be read"):
+        with pytest.raises(ModelLoadError, match=f"weights\\{suffix} cannot be read") as raised:
             load_model(f"{architecture}:{tmp_path / f'weights{suffix}'}")
+        assert "weights_only" not in str(raised.value)  # what torch advises would run the file
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(ModelLoadError, match="no weights by name"):
         load_model(f"{architecture}:{tmp_path / 'list.pt'}")

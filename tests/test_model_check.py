@@ -121,6 +121,6 @@ def test_what_a_model_cannot_do_is_no_error(example):
     model.text_encoder = None
     model.image_encoder = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 64)).requires_grad_(False).eval()
     notes = check_model(model)
-    assert {note.partition(":")[0] for note in notes} == {"tent", "eta", "sar", "deyo", "tpt", "bat"}
+    assert {note.partition(":")[0] for note in notes} == {"tent", "eta", "sar", "deyo", "tpt", "bat", "mint", "im"}
     with pytest.raises(UnsupportedModelError, match="no normalisation layer"):
         METHODS.get("tent")(ZeroShotClassifier(model, ["a", "b"]))

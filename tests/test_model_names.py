@@ -21,7 +21,9 @@ from tta_panda.errors import MissingExtraError, ModelLoadError
 from tta_panda.models import canonical_name, catalogue, list_models, model_source, recorded_name, weights_digest
 from tta_panda.models.adapter import square_side
 from tta_panda.models.names import ModelName, parse_model_name
-from tta_panda.models.sources import MINI
+from tta_panda.models.sources import SOURCES
+
+MINI = SOURCES["mini"].directory
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,9 @@ from tta_panda.models.sources import MINI
         ("timm:resnet50.a1_in1k", ("timm", "resnet50.a1_in1k", "")),
         ("timm:resnet18:random", ("timm", "resnet18", "random")),
         ("timm:hf-hub:timm/resnet18:x.pt", ("timm", "hf-hub:timm/resnet18", "x.pt")),
+        ("convnext_base:laion400m_s13b_b51k", ("open_clip", "convnext_base", "laion400m_s13b_b51k")),
+        ("no_such_module:make", ("open_clip", "no_such_module", "make")),
+        ("json.decoder:JSONDecoder", ("python", "json.decoder", "JSONDecoder")),
     ],
 )
 def test_names_are_taken_apart_and_put_together(text, expected):
@@ -60,11 +65,12 @@ def test_a_directory_says_which_library_it_is_for(tmp_path):
 def test_what_lies_in_the_current_folder_does_not_change_what_a_name_means(tiny_checkpoint, monkeypatch):
     folder = tiny_checkpoint.parent
     monkeypatch.chdir(folder)
-    names = ("mini", "ViT-B-32", "ViT-B-32:openai", "timm:resnet18", "hf-hub:org")
+    names = ("mini", "ViT-B-32", "ViT-B-32:openai", "timm:resnet18", "hf-hub:org", "convnext_base:random")
     before = [parse_model_name(name) for name in names]
     for name in names:
         shutil.copytree(tiny_checkpoint, folder / name)
     (folder / "openai").touch()
+    (folder / "convnext_base.py").touch()
     assert [parse_model_name(name) for name in names] == before
     assert parse_model_name("ViT-B-32:openai").file is None
     assert load_model("mini").name == "mini"
@@ -90,6 +96,8 @@ def test_facts_are_known_by_name(monkeypatch):
         ("ViT-B-32-quickgelu:openai", "ViT-B-32-quickgelu:openai"),
         ("ViT-B-32:laion2b-s34b-b79k", "ViT-B-32:laion2b_s34b_b79k"),
         ("ViT-B-16:DFN2B", "ViT-B-16-quickgelu:dfn2b"),
+        ("ViT-B/32", "ViT-B-32-quickgelu:openai"),
+        ("ViT-L/14@336px", "ViT-L-14-336-quickgelu:openai"),
         ("ViT-B-32:random", "ViT-B-32:random"),
         ("ViT-B-32:unknown-tag", "ViT-B-32:unknown-tag"),
         ("hf-hub:org/name", "hf-hub:org/name"),
@@ -167,7 +175,7 @@ def test_what_cannot_be_fetched_names_the_files_to_bring(monkeypatch):
 
 def test_without_the_extra_the_command_to_type_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    command = r"pip install 'tta-panda\[transformers\]'"
+    command = r'pip install "tta-panda\[transformers\]"'
     with pytest.raises(MissingExtraError, match=command):
         load_model("transformers:org/name")
     with pytest.raises(MissingExtraError, match=command):
@@ -216,7 +224,7 @@ def test_inputs_that_are_not_square_are_refused(tiny_checkpoint):
 
 def test_listed_sizes_are_those_of_the_architectures():
     listed = {listing.name: listing for listing in catalogue.describe_models()}
-    assert listed.keys() == {"mini", *open_clip.list_models()}
+    assert listed.keys() == {"mini", "lite0", *open_clip.list_models()}
     assert (listed["ViT-B-32"].parameters, listed["ViT-B-32"].image_size) == (151277313, 224)
     assert listed["mini"].parameters == sum(p.numel() for p in load_model("mini").clip.parameters())
 
@@ -230,7 +238,7 @@ def test_the_script_measures_what_is_listed(tmp_path, monkeypatch):
     monkeypatch.setitem(script["main"].__globals__, "SIZES", tmp_path / "sizes.json")
     script["main"]()
     measured = json.loads((tmp_path / "sizes.json").read_text())
-    listed = {name: [*catalogue._sizes()[name]] for name in ("mini", *names)}
+    listed = {name: [*catalogue._sizes()[name]] for name in ("mini", "lite0", *names)}
     assert measured == listed
     assert (listed["xlm-roberta-base-ViT-B-32"], listed["sound"]) == ([None, 224], [None, None])
 
@@ -241,7 +249,7 @@ def test_listed_names_load_and_stand_once():
     assert list_models("ViT-B-32-quickgelu") == [name for name in names if name.startswith("ViT-B-32-quickgelu:")]
     assert "ViT-B-32-quickgelu:openai" in list_models("*:openai") and "ViT-B-32:openai" not in names
     assert all(canonical_name(name) == name for name in names)
-    assert {canonical_name(":".join(pair)) for pair in open_clip.list_pretrained()} | {"mini"} == set(names)
+    assert {canonical_name(":".join(pair)) for pair in open_clip.list_pretrained()} | {"mini", "lite0"} == set(names)
     assert list_models("no such model") == []
 
 
@@ -249,7 +257,7 @@ def test_architectures_that_are_not_in_the_table_are_listed_without_sizes(monkey
     monkeypatch.setattr(open_clip, "list_models", lambda: ["sound"])
     monkeypatch.setattr(open_clip, "get_model_config", lambda _: {"audio_cfg": {}})  # as version 4 may have them
     listed = {listing.name: (listing.parameters, listing.image_size) for listing in catalogue.describe_models()}
-    assert listed == {"mini": (4147009, 32), "sound": (None, None)}
+    assert listed == {"mini": (4147009, 32), "lite0": (4652008, 224), "sound": (None, None)}
 
 
 def test_weights_on_this_machine_are_found(tmp_path, monkeypatch):

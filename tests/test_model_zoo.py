@@ -13,7 +13,7 @@ from torch import nn
 
 from tta_panda import Panda, ZeroShotClassifier, check_model, load_model
 from tta_panda.methods import METHODS
-from tta_panda.methods.base import TrainedMethod
+from tta_panda.methods.trained import TrainedMethod
 from tta_panda.models.base import PromptableModel
 from tta_panda.models.openclip import OpenClipModel
 from tta_panda.models.transformers import TransformersModel

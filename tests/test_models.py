@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 
+import numpy as np
 import open_clip
 import pytest
 import torch
@@ -12,7 +13,7 @@ from conftest import TINY
 from PIL import Image
 from torch import nn
 
-from tta_panda import ZeroShotClassifier, load_model
+from tta_panda import ZeroShotClassifier, load_model, make_classifier
 from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
 from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning, UnknownNameError
 from tta_panda.methods.adaptation import adaptable_copy
@@ -20,13 +21,13 @@ from tta_panda.models import VisionLanguageModel, base
 from tta_panda.models.images import fit_images
 from tta_panda.models.names import ModelName
 from tta_panda.models.quickgelu import tag_uses_quick_gelu
-from tta_panda.models.sources import MINI
+from tta_panda.models.sources import SOURCES
 
 
 def test_mini_is_small_and_reads_symbols(mini, mini_classifier):
     from tta_panda import load_data
 
-    assert (MINI / "mini.safetensors").stat().st_size < 12e6
+    assert (SOURCES["mini"].directory / "mini.safetensors").stat().st_size < 12e6
     assert isinstance(mini, VisionLanguageModel)
     assert mini.image_size == 32
     assert any(isinstance(layer, nn.LayerNorm) for layer in mini.image_encoder.modules())
@@ -83,11 +84,31 @@ def test_prompts_use_words_and_templates(tiny):
 
 
 @pytest.mark.parametrize(
-    ("names", "message"), [("cat", "list"), (["cat"], "two"), (["cat", ""], "empty"), (["a_b", "a b"], "a b")]
+    ("names", "message"),
+    [
+        ("cat", "list"),
+        (None, "list of names, got None"),
+        (["cat"], "two"),
+        (["cat", ""], "empty"),
+        (["a_b", "a b"], "a b"),
+        ({"cat", "dog"}, r"no order; write sorted\(class_names\)"),
+        (["cat", None], "must be strings, got None"),
+        (["cat", b"dog"], "must be strings, got b'dog'"),
+        (["Cat", "dog", "cat"], "'Cat' and 'cat' are the same to tiny: it reads small and capital letters alike"),
+    ],
 )
 def test_class_names_are_checked(tiny, names, message):
     with pytest.raises(InvalidInputError, match=message):
         ZeroShotClassifier(tiny, names)
+
+
+def test_class_names_may_come_one_by_one_and_differ_in_case_where_the_model_sees_it(tiny, monkeypatch):
+    names = ["cat", "dog"]
+    for given in ((name for name in names), dict.fromkeys(names), np.array(names)):
+        assert make_classifier(tiny, given).class_names == ("cat", "dog")
+    rows = iter(torch.eye(16))
+    monkeypatch.setattr(tiny, "encode_embedded", lambda embedded, tokens: torch.stack([next(rows) for _ in tokens]))
+    assert ZeroShotClassifier(tiny, ["a", "A"]).class_names == ("a", "A")
 
 
 def test_templates_may_be_functions_and_name_the_class_twice(tiny):
@@ -225,7 +246,9 @@ def test_unfetchable_weights_say_which_file_to_put_where(monkeypatch):
         ("ViT-B-32", ModelLoadError, "Which weights"),
         ("mini:openai", InvalidInputError, "own weights"),
         ("weights/clip.safetensors", ModelLoadError, "ViT-B-32-quickgelu:weights/clip.safetensors"),
-        ("ViT-B/32", ModelLoadError, "ViT-B/32 as ViT-B-32.*write ViT-B-32-quickgelu:openai$"),
+        ("", InvalidInputError, "empty.*tta-panda ls models"),
+        ("RN50", ModelLoadError, "Which weights for RN50.* openai"),
+        ("ViT-B/32:laion2b", ModelLoadError, "ViT-B/32 as ViT-B-32.*write ViT-B-32-quickgelu:openai$"),
         ("ViT-L/14@336px:openai", ModelLoadError, "write ViT-L-14-336-quickgelu:openai$"),
     ],
 )

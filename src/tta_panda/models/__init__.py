@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from tta_panda.errors import InvalidInputError
-from tta_panda.models.base import Classifier, ImageModel, VisionLanguageModel, ZeroShotClassifier
+from tta_panda.models.base import (
+    Classifier,
+    ImageModel,
+    Template,
+    VisionLanguageModel,
+    ZeroShotClassifier,
+)
 from tta_panda.models.catalogue import list_models
 from tta_panda.models.linear import LinearClassifier, LinearHeadModel
 from tta_panda.models.names import canonical_name, model_source, parse_model_name, recorded_name
 from tta_panda.models.sources import SOURCES, ModelSource
+from tta_panda.models.templates import TEMPLATES
 from tta_panda.models.wrap import wrap_model
 
 if TYPE_CHECKING:
     from tta_panda.models.devices import Precision
 
 __all__ = [
+    "TEMPLATES",
     "Classifier",
     "ImageModel",
     "LinearClassifier",
@@ -40,9 +48,10 @@ def load_model(name: str, device: str = "cpu", precision: Precision = "fp32") ->
     """A model by name. `tta_panda.models.names` lists how names are written.
 
     Args:
-        name: `"mini"`, `"ViT-B-32-quickgelu:openai"`, `"ViT-B-32-quickgelu:weights/clip.safetensors"`, a local
-            directory such as `"./clip"`, `"hf-hub:..."`, `"transformers:..."` or `"timm:..."`. A timm classifier is an
-            `ImageModel` only: it has no text encoder, and `make_classifier` takes its classes from its head.
+        name: `"mini"`, `"lite0"`, `"ViT-B-32-quickgelu:openai"`, `"ViT-B-32-quickgelu:weights/clip.safetensors"`, a
+            local directory such as `"./clip"`, `"hf-hub:..."`, `"transformers:..."`, `"timm:..."`, or
+            `"module:function"` for a model of your own. `lite0` and timm's classifiers are `ImageModel`s only: they
+            have no text encoder, and `make_classifier` takes their classes from their heads.
         device: where the model runs, as torch names it, or `"auto"` for the best one there is.
         precision: what the encoders compute in: `"fp32"`, `"bf16"` or `"fp16"`.
     """
@@ -60,10 +69,20 @@ def load_model(name: str, device: str = "cpu", precision: Precision = "fp32") ->
     return cast(VisionLanguageModel, model)
 
 
-def make_classifier(model: ImageModel, class_names: Sequence[str]) -> Classifier:
-    """The classifier for these classes: by their names where the model reads text, by its head where it has one."""
+def make_classifier(
+    model: ImageModel, class_names: Iterable[str], templates: str | Sequence[Template] = "photo"
+) -> Classifier:
+    """The classifier for these classes: by their names where the model reads text, by its head where it has one.
+
+    Args:
+        model: the encoders.
+        class_names: two or more different names; underscores are read as spaces.
+        templates: prompts for the names: `"photo"`, `"mint"`, `"openai"`, or a list of your own, as
+            `ZeroShotClassifier` takes it. A model without text has no use for them.
+    """
     if isinstance(model, VisionLanguageModel):
-        return ZeroShotClassifier(model, class_names)
+        prompts = TEMPLATES.get(templates) if isinstance(templates, str) else templates
+        return ZeroShotClassifier(model, class_names, prompts)
     if not isinstance(model, LinearHeadModel):
         raise InvalidInputError(
             f"{type(model).__name__} has neither a text encoder nor a linear head; tta_panda.check_model(model) says "
@@ -73,11 +92,14 @@ def make_classifier(model: ImageModel, class_names: Sequence[str]) -> Classifier
 
 
 def weights_digest(name: str) -> str | None:
-    """A short hash of the local files that make up the model behind a name; None where a tag or the hub names it."""
+    """A short hash of what makes up the model behind a name on this machine; None where a tag or the hub names it."""
     from tta_panda.models.checkpoints import file_digest, model_files
 
     parsed = parse_model_name(name)
+    source = SOURCES[parsed.library]
+    if source.digest:
+        return cast(str, pkgutil.resolve_name(source.digest)(parsed))
     files = [parsed.file] if parsed.file else []
     if parsed.directory:
-        files = model_files(parsed.directory, SOURCES[parsed.library].weights)
+        files = model_files(parsed.directory, source.weights)
     return file_digest(files) if files and all(file.is_file() for file in files) else None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, cast, runtime_checkable
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 
 from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError
+from tta_panda.models.checkpoints import weights_hash
 from tta_panda.models.devices import full_precision
 
 Template = str | Callable[[str], str]
@@ -96,8 +99,10 @@ class Classifier(ABC):
     class_embeddings: Tensor  # (K, D), the class embeddings; of texts in the classic case
     logit_scale: float
     bias: Tensor | float = 0.0  # (K,), added to logits
+    made_of: object = None
+    """What the class embeddings were made of, given the model, in plain values: prompts, or rows of a head."""
 
-    def __init__(self, model: ImageModel, class_names: Sequence[str]):
+    def __init__(self, model: ImageModel, class_names: Iterable[str]):
         self.model = model
         self.class_names = _checked_names(class_names)
 
@@ -105,6 +110,12 @@ class Classifier(ABC):
         model = self.model
         facts = f"classes={len(self.class_names)}, image_size={model.image_size}, device='{model.device}'"
         return f"{type(self).__name__}({model.name!r}, {facts})"
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A short hash of the model's weights and of what the class embeddings were made of. Made once: they stay."""
+        content = f"{weights_hash(cast(nn.Module, self.model))} {self.made_of}"
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
 
     @abstractmethod
     def embed(self, raw: Tensor) -> Tensor:
@@ -134,13 +145,14 @@ class ZeroShotClassifier(Classifier):
     def __init__(
         self,
         model: VisionLanguageModel,
-        class_names: Sequence[str],
+        class_names: Iterable[str],
         templates: Template | Sequence[Template] = DEFAULT_TEMPLATE,
     ):
         super().__init__(model, class_names)
         self.templates = _checked_templates(templates)
         self.logit_scale = model.logit_scale
         prompts = [_fill(template, name) for template in self.templates for name in self.class_names]
+        self.made_of = prompts
         batches = [prompts[start : start + PROMPTS_PER_PASS] for start in range(0, len(prompts), PROMPTS_PER_PASS)]
         # Methods that adapt the text encoder encode the prompts for every batch of images, but tokens stay the same.
         self._prompts: list[list[str]] | list[Tensor] = batches
@@ -149,6 +161,7 @@ class ZeroShotClassifier(Classifier):
         # Not in the caller's inference mode, if any: methods that train use these features in their graphs.
         with torch.inference_mode(False), torch.no_grad(), full_precision(model.device):
             self.class_embeddings = self.encode_prompts(model)  # (K, D), unit
+        self._check_case()
 
     def encode_prompts(self, model: VisionLanguageModel) -> Tensor:
         """Unit text features (K, D) by the classifier's model or a trained copy, with gradient where it is trained."""
@@ -167,11 +180,27 @@ class ZeroShotClassifier(Classifier):
     def embed(self, raw: Tensor) -> Tensor:
         return F.normalize(raw.float(), dim=-1)
 
+    def _check_case(self) -> None:
+        """Refuse names that differ in case only, unless the model sees it; CLIP does not."""
+        first: dict[str, int] = {}
+        for place, name in enumerate(self.class_names):
+            twin = first.setdefault(name.lower(), place)
+            if twin != place and torch.allclose(self.class_embeddings[twin], self.class_embeddings[place], atol=1e-5):
+                raise InvalidInputError(
+                    f"The class names {self.class_names[twin]!r} and {name!r} are the same to {self.model.name}: it "
+                    "reads small and capital letters alike. Rename one of them."
+                )
 
-def _checked_names(class_names: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(class_names, str):
-        raise InvalidInputError(f"class_names must be a list of names, got the single string {class_names!r}.")
-    names = tuple(str(name).replace("_", " ").strip() for name in class_names)
+
+def _checked_names(class_names: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(class_names, str) or not isinstance(class_names, Iterable):
+        raise InvalidInputError(f"class_names must be a list of names, got {class_names!r}.")
+    if isinstance(class_names, set | frozenset):
+        raise InvalidInputError("class_names is a set, which has no order; write sorted(class_names).")
+    given = tuple(class_names)
+    if wrong := [name for name in given if not isinstance(name, str)]:
+        raise InvalidInputError(f"Class names must be strings, got {wrong[0]!r}.")
+    names = tuple(name.replace("_", " ").strip() for name in given)
     if len(names) < 2:
         raise InvalidInputError(f"A classifier needs at least two class names, got {list(names)}.")
     if not all(names):

@@ -32,7 +32,7 @@ class Listing(NamedTuple):
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Names that `load_model` takes: embedded models, and open_clip's published weights as `ARCHITECTURE:TAG`.
+    """Names that `load_model` takes: models of packages, and open_clip's published weights as `ARCHITECTURE:TAG`.
 
     Args:
         pattern: a shell wildcard for names or architectures, such as `"ViT-B-32*"` or `"*:openai"`.
@@ -42,18 +42,20 @@ def list_models(pattern: str = "*") -> list[str]:
     from tta_panda.models.quickgelu import canonical_tag
 
     published = (ModelName("open_clip", *pair) for pair in open_clip.list_pretrained())
-    names = [*_embedded(), *(name for name in published if name == canonical_tag(name))]
+    names = [*_single_models(), *(name for name in published if name == canonical_tag(name))]
     matching = (name for name in names if any(fnmatch.fnmatchcase(text, pattern) for text in (name.source, str(name))))
     return [str(name) for name in matching]
 
 
 def describe_models(pattern: str = "*") -> Iterator[Listing]:
-    """The embedded models and all architectures of open_clip whose names match a shell wildcard."""
+    """The models of packages and all architectures of open_clip whose names match a shell wildcard."""
     import open_clip
 
-    for name in _embedded():
+    for name in _single_models():
         if fnmatch.fnmatchcase(name.source, pattern):
-            yield Listing(name.source, *_sizes()[name.source], ["embedded"], ["embedded"])
+            extra = SOURCES[name.library].extra
+            held_by = [f"tta-panda[{extra}]" if extra else "embedded"]
+            yield Listing(name.source, *_sizes()[name.source], held_by, held_by if name.directory else [])
     for architecture in open_clip.list_models():
         if fnmatch.fnmatchcase(architecture, pattern):
             tags = open_clip.list_pretrained_tags_by_model(architecture)
@@ -61,8 +63,8 @@ def describe_models(pattern: str = "*") -> Iterator[Listing]:
             yield Listing(architecture, *_sizes()[architecture], tags, here)
 
 
-def _embedded() -> list[ModelName]:
-    return [parse_model_name(name) for name, source in SOURCES.items() if source.embedded]
+def _single_models() -> list[ModelName]:
+    return [parse_model_name(name) for name, source in SOURCES.items() if source.package]
 
 
 def weights_here(published: Mapping[str, Any]) -> Path | None:

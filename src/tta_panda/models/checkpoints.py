@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tta_panda.errors import ModelLoadError
+from tta_panda.models.loading import reason_of, wanted_by
 from tta_panda.models.torchscript import is_torchscript, read_torchscript
 
 _DESCRIPTIONS = (
@@ -41,14 +42,12 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     try:
         content = _read(path)
     except (OSError, RuntimeError, ValueError, KeyError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        refused = next((line.strip() for line in lines if "GLOBAL" in line or "asks for" in line), "")
-        if refused:
+        if asked := wanted_by(error):
             raise ModelLoadError(
-                f"{path} holds more than weights, and was not run ({refused[:200]}). If you trust it, save its weights "
-                "where it came from with safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."
+                f"{path} holds more than weights, and was not run (it asks for {asked}). If you trust it, save the "
+                "weights where it came from: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."
             ) from error
-        raise ModelLoadError(f"{path} cannot be read as weights: {lines[0]}") from error
+        raise ModelLoadError(f"{path} cannot be read as weights: {reason_of(error)}") from error
     state = _unwrapped(content)
     if not state or not all(isinstance(value, Tensor) for value in state.values()):
         found = ", ".join(map(str, list(state)[:5])) or type(content).__name__
@@ -125,8 +124,14 @@ def file_digest(files: Iterable[Path]) -> str:
 
 def weights_hash(network: nn.Module) -> str:
     """A hash of the weights in memory, whatever file, tag or seed they came from."""
+    return tensors_hash(network.state_dict())
+
+
+def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of tensors and their names."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
+    for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        if tensor.numel():
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]

@@ -1,16 +1,64 @@
-"""Check a batch of images, and bring it to a model's input size as one tensor operation."""
+"""Make a batch of pictures, check it, and bring it to a model's input size as one tensor operation."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError
 from tta_panda.framing import Framing, Interpolation, as_framing, centre_offset
+from tta_panda.pictures import read_image
+
+Picture = Image.Image | NDArray[np.uint8] | Tensor
+Images = Tensor | Sequence[Picture]
+"""A batch (B, 3, H, W), or pictures of any sizes: Pillow images, arrays (H, W, 3) of uint8, tensors (3, H, W)."""
+
+if TYPE_CHECKING:
+    from tta_panda.models.base import ImageModel
 
 _SLACK = 0.5
 """Resampling overshoots [0, 1] a little; more than this means another range (0-255, or normalised already)."""
+
+
+def framing_of(model: ImageModel) -> int | Framing:
+    """How a model resizes and crops pictures; models of one's own need only say their size."""
+    return getattr(model, "framing", model.image_size)
+
+
+def as_batch(images: Images, fit: int | Framing) -> Tensor:
+    """Pictures as one batch, each resized and cropped by itself where their sizes differ; a batch as it is.
+
+    Pillow images and arrays are read and fitted as images in files are.
+    """
+    if not isinstance(images, list | tuple) or not images:
+        return images  # type: ignore[return-value]  # `check_images` says what is wrong with it
+    tensors = [_as_tensor(picture, fit, place) for place, picture in enumerate(images)]
+    if len({(tensor.shape, tensor.dtype) for tensor in tensors}) > 1:
+        for tensor in tensors:
+            check_images(tensor[None])
+        tensors = [fit_images(tensor[None].cpu(), fit)[0] for tensor in tensors]
+    return torch.stack(tensors)
+
+
+def _as_tensor(picture: Any, fit: int | Framing, place: int) -> Tensor:
+    if isinstance(picture, Tensor):
+        return picture
+    is_array = isinstance(picture, np.ndarray) and picture.dtype == np.uint8
+    if is_array and (picture.ndim == 2 or picture.shape[2:] in ((3,), (4,))):
+        picture = Image.fromarray(picture)
+    if not isinstance(picture, Image.Image):
+        found = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else type(picture).__name__
+        raise InvalidInputError(
+            f"images[{place}] is {found}; expected a Pillow image, an array (H, W, 3) of uint8, or a tensor (3, H, W)."
+        )
+    return torch.tensor(read_image(picture, fit)).permute(2, 0, 1)
 
 
 def prepare_images(images: Tensor, fit: int | Framing, device: torch.device) -> Tensor:
@@ -37,8 +85,9 @@ def check_images(images: Tensor) -> None:
     """Raise `InvalidInputError` unless `images` is a batch of RGB images, uint8 or floats in [0, 1]."""
     if not isinstance(images, Tensor):
         raise InvalidInputError(
-            f"images must be a torch.Tensor of shape (B, 3, H, W), got {type(images).__name__}; "
-            "a numpy array (B, H, W, 3) becomes one by torch.from_numpy(array).permute(0, 3, 1, 2)."
+            f"images must be a torch.Tensor of shape (B, 3, H, W), got {type(images).__name__}; a numpy array "
+            "(B, H, W, 3) becomes one by torch.from_numpy(array).permute(0, 3, 1, 2). method.adapt takes a list of "
+            "pictures, too."
         )
     if images.ndim != 4 or images.shape[1] != 3:
         hint = " Add the batch dimension with images[None]." if images.ndim == 3 and images.shape[0] == 3 else ""

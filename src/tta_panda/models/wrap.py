@@ -36,8 +36,8 @@ def wrap_model(
         precision: what the encoders compute in: `"fp32"`, `"bf16"` or `"fp16"`.
     """
     libraries = [cls.__module__.partition(".")[0] for cls in type(network).__mro__]
-    source = next((SOURCES[name] for name in libraries if name in SOURCES and not SOURCES[name].embedded), None)
-    if source is None or not isinstance(network, nn.Module):
+    source = next((SOURCES[name] for name in libraries if name in SOURCES and SOURCES[name].adapter), None)
+    if source is None or source.adapter is None or not isinstance(network, nn.Module):
         raise InvalidInputError(
             f"wrap_model takes networks of open_clip, transformers or timm, got {type(network).__name__} of "
             f"{type(network).__module__}. Others are wrapped in a few lines, see docs/models.md."
