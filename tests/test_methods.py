@@ -27,23 +27,26 @@ from tta_panda.methods import (
     register_method,
     registered_targets,
 )
-from tta_panda.methods.base import FrozenMethod, Method, TrainedMethod
+from tta_panda.methods.base import FrozenMethod, Method
 from tta_panda.methods.batch import Encoded
-from tta_panda.methods.options import build_method, default_options, panda_options, parse_setting, resolve_options
+from tta_panda.methods.options import build_method, debias_options, default_options, parse_setting, resolve_options
 from tta_panda.methods.presets import get_preset
-from tta_panda.methods.state import on_device
+from tta_panda.methods.state import load_method, on_device
+from tta_panda.methods.trained import TrainedMethod
 from tta_panda.models.openclip import OpenClipModel
-from tta_panda.panda import apply_plan, sample_plan
+from tta_panda.panda import Centering, Debias, Level, apply_plan, sample_plan
 from tta_panda.registry import Registry
 
-BETAS = (None, 0.5, "auto")
-EVERY = [pytest.param(name, beta, id=f"{name}-{beta}") for name, beta in itertools.product(METHODS.names(), BETAS)]
-every_method = pytest.mark.parametrize(("name", "beta"), EVERY)
+WAYS = (None, Panda(beta=0.5), Panda())
+OTHER_WAYS = (Centering(), Centering(half_life=20.0), Level(), Level(gate=Panda()))
+PAIRS = [*itertools.product(METHODS.names(), WAYS), *itertools.product(("clip", "tent", "sar", "tps"), OTHER_WAYS)]
+EVERY = [pytest.param(name, way, id=f"{name}-{way}") for name, way in PAIRS]
+"""Every method plain and with Panda, and one of each kind with all other ways to debias."""
+every_method = pytest.mark.parametrize(("name", "debias"), EVERY)
 
 
-def make(name: str, beta, classifier: ZeroShotClassifier, **more) -> Method:
-    options = TINY_OPTIONS.get(name, {}) | more
-    return METHODS.get(name)(classifier, debias=None if beta is None else Panda(beta=beta), **options)
+def make(name: str, debias: Debias | None, classifier: ZeroShotClassifier, **more) -> Method:
+    return METHODS.get(name)(classifier, debias=debias, **TINY_OPTIONS.get(name, {}) | more)
 
 
 def stream(images: Tensor) -> list[Tensor]:
@@ -55,8 +58,8 @@ def parameters_of(method: Method) -> dict[str, Tensor]:
 
 
 @every_method
-def test_logits_are_finite_float32_of_the_right_shape(name, beta, tiny_classifier, images):
-    method = make(name, beta, tiny_classifier)
+def test_logits_are_finite_float32_of_the_right_shape(name, debias, tiny_classifier, images):
+    method = make(name, debias, tiny_classifier)
     for batch in stream(images):
         logits = method.adapt(batch)
         assert logits.shape == (len(batch), 4)
@@ -66,8 +69,8 @@ def test_logits_are_finite_float32_of_the_right_shape(name, beta, tiny_classifie
 
 
 @every_method
-def test_reset_brings_back_the_beginning_bit_by_bit(name, beta, tiny_classifier, images):
-    method = make(name, beta, tiny_classifier)
+def test_reset_brings_back_the_beginning_bit_by_bit(name, debias, tiny_classifier, images):
+    method = make(name, debias, tiny_classifier)
     initial = parameters_of(method)
     first = [method.adapt(batch) for batch in stream(images)]
     after = parameters_of(method)
@@ -79,11 +82,11 @@ def test_reset_brings_back_the_beginning_bit_by_bit(name, beta, tiny_classifier,
 
 
 @every_method
-def test_neither_inputs_nor_the_callers_model_change(name, beta, tiny_classifier, images):
+def test_neither_inputs_nor_the_callers_model_change(name, debias, tiny_classifier, images):
     untouched = images.clone()
     weights = {key: value.clone() for key, value in tiny_classifier.model.state_dict().items()}
     text = tiny_classifier.class_embeddings.clone()
-    method = make(name, beta, tiny_classifier)
+    method = make(name, debias, tiny_classifier)
     for batch in stream(images):
         method.adapt(batch)
     assert torch.equal(images, untouched)
@@ -93,8 +96,8 @@ def test_neither_inputs_nor_the_callers_model_change(name, beta, tiny_classifier
 
 
 @every_method
-def test_only_normalisation_layers_of_the_image_encoder_are_trained(name, beta, tiny_classifier, images):
-    method = make(name, beta, tiny_classifier)
+def test_only_normalisation_layers_of_the_image_encoder_are_trained(name, debias, tiny_classifier, images):
+    method = make(name, debias, tiny_classifier)
     if not isinstance(method, TrainedMethod):
         pytest.skip("frozen")
     adapted = {id(p) for p in method.adapted.values()}
@@ -114,54 +117,57 @@ def test_only_normalisation_layers_of_the_image_encoder_are_trained(name, beta, 
 
 @every_method
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_the_callers_gradient_mode_does_not_matter(name, beta, mode, tiny_classifier, images):
-    method = make(name, beta, tiny_classifier)
+def test_the_callers_gradient_mode_does_not_matter(name, debias, mode, tiny_classifier, images):
+    method = make(name, debias, tiny_classifier)
     expected = [method.adapt(batch) for batch in stream(images)]
     with mode():
         classifier = ZeroShotClassifier(tiny_classifier.model, tiny_classifier.class_names)
-        made_there = make(name, beta, classifier)
+        made_there = make(name, debias, classifier)
         got = [made_there.adapt(batch.clone()) for batch in stream(images)]
     assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
 
 
 @every_method
 @pytest.mark.parametrize("size", [1, 2])
-def test_tiny_batches_finish(name, beta, size, tiny_classifier, images):
+def test_tiny_batches_finish(name, debias, size, tiny_classifier, images):
     for sampler in ("pool", "same_cell", "within_image"):
-        debias = None if beta is None else Panda(beta=beta, sampler=sampler)
-        method = METHODS.get(name)(tiny_classifier, debias=debias, **TINY_OPTIONS.get(name, {}))
+        method = make(name, debias and debias.drawn_by(sampler), tiny_classifier)
         for start in range(0, 4 * size, size):
             assert method.adapt(images[start : start + size]).isfinite().all()
 
 
 @pytest.mark.parametrize("name", METHODS.names())
 def test_beta_zero_is_the_plain_method_exactly(name, tiny_classifier, images):
-    plain, off = make(name, None, tiny_classifier), make(name, 0.0, tiny_classifier)
+    nothing = [Panda(beta=0.0), Centering(beta=0.0), Level(gamma=0.0, gate=Panda())]
+    plain, *off = (make(name, debias, tiny_classifier) for debias in (None, *nothing))
     for batch in stream(images):
-        assert torch.equal(plain.adapt(batch), off.adapt(batch))
+        expected = plain.adapt(batch)
+        assert all(torch.equal(method.adapt(batch), expected) for method in off)
+    assert all(method.passes == plain.passes for method in off)
 
 
 @every_method
-def test_a_saved_state_goes_on_bit_by_bit(name, beta, tiny_classifier, images, tmp_path):
+def test_a_saved_state_goes_on_bit_by_bit(name, debias, tiny_classifier, images, tmp_path):
     first, second, third = stream(images)
-    method = make(name, beta, tiny_classifier)
+    method = make(name, debias, tiny_classifier)
     method.adapt(first)
     method.adapt(second)
-    torch.save(method.state_dict(), tmp_path / "state.pt")
+    method.save(tmp_path / "state.safetensors")
     expected = method.adapt(third)
-    other = make(name, beta, ZeroShotClassifier(make_tiny(), tiny_classifier.class_names))
-    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    classifier = ZeroShotClassifier(make_tiny(), tiny_classifier.class_names)
+    other = load_method(tmp_path / "state.safetensors", classifier)
+    assert (type(other), other.options, other.debias) == (type(method), method.options, method.debias)
     assert torch.equal(other.adapt(third), expected)
     assert all(torch.equal(value, parameters_of(method)[key]) for key, value in parameters_of(other).items())
 
 
 @every_method
-def test_uint8_and_floats_and_other_sizes_are_taken(name, beta, tiny_classifier, images):
-    as_bytes = make(name, beta, tiny_classifier).adapt(images[:8])
-    as_floats = make(name, beta, tiny_classifier).adapt(images[:8].float() / 255)
+def test_uint8_and_floats_and_other_sizes_are_taken(name, debias, tiny_classifier, images):
+    as_bytes = make(name, debias, tiny_classifier).adapt(images[:8])
+    as_floats = make(name, debias, tiny_classifier).adapt(images[:8].float() / 255)
     torch.testing.assert_close(as_bytes, as_floats)
     larger = F.interpolate(images[:8].float() / 255, (48, 64), mode="nearest")
-    assert make(name, beta, tiny_classifier).adapt(larger).shape == (8, 4)
+    assert make(name, debias, tiny_classifier).adapt(larger).shape == (8, 4)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +190,9 @@ def test_images_that_cannot_be_used_are_refused(wrong, message, tiny_classifier,
 
 
 @every_method
-def test_images_are_checked_and_prepared_once(name, beta, tiny_classifier, images, monkeypatch):
+def test_images_are_checked_and_prepared_once(name, debias, tiny_classifier, images, monkeypatch):
     """Encoders get nothing but what `prepare` gave, or negatives and views of that size."""
-    method = make(name, beta, tiny_classifier)
+    method = make(name, debias, tiny_classifier)
     prepare, encode = OpenClipModel.prepare, OpenClipModel.encode_image
     prepared = []
 
@@ -247,6 +253,8 @@ def test_a_state_that_does_not_fit_is_refused_with_the_reason(tiny_classifier, i
         (Tent(fewer), plain, r"class_names is \['heart', 'star', 'anchor'\] in the state, .*'cloud'\] here"),
         (DMN(tiny_classifier), DMN(other_tiny_classifier(width=8)), "embedding_size is 16 in the state, 8 here"),
         (plain, Tent(other_tiny_classifier(layers=1)), r"image.*\.ln_1\.weight is \[32\] in the state, None here"),
+        (plain, Tent(ZeroShotClassifier(make_tiny(1), tiny_classifier.class_names)), "model is [0-9a-f]+ in the state"),
+        (plain, Tent(ZeroShotClassifier(make_tiny(), tiny_classifier.class_names, "{}")), "model is [0-9a-f]+ in the"),
     ]
     for saved, method, reason in cases:
         method.reset()
@@ -257,6 +265,15 @@ def test_a_state_that_does_not_fit_is_refused_with_the_reason(tiny_classifier, i
         assert torch.equal(method.adapt(images[:8]), before)  # nothing was loaded
     with pytest.raises(InvalidInputError, match="not what a method's state_dict"):
         plain.load_state_dict({"state": {}})
+
+
+def test_a_state_can_be_loaded_again_and_again(tiny_classifier, images):
+    """Loading copies: what the method does next must not reach into the state that it was given."""
+    method = DMN(tiny_classifier)
+    method.adapt(images[:16])
+    state = method.state_dict()
+    logits = [[method.load_state_dict(state), method.adapt(images[16:32])][1] for _ in range(2)]
+    assert torch.equal(*logits)
 
 
 def test_declared_state_is_loaded_where_the_method_computes(tiny_classifier, images):
@@ -291,15 +308,22 @@ def test_clip_equals_numpy(tiny_classifier, images):
 
 
 def test_names_are_parsed_and_suggested():
-    assert parse_method("Tent+Panda") == MethodName("tent", True)
-    assert str(MethodName("clip", True)) == "clip+panda"
-    for wrong, hint in (("tnet", "'tent'"), ("tent+pand", "'tent+panda'"), ("tent+", "'tent'")):
+    assert parse_method("Tent+Panda") == MethodName("tent", "panda")
+    assert str(MethodName("clip", "panda+level")) == "clip+panda+level"
+    assert parse_method("cbc") == MethodName("clip", "center")
+    for wrong, hint in (
+        ("tnet", "'tent'"),
+        ("tent+pand", "'tent+panda'"),
+        ("tent+", "'tent'"),
+        ("clip+levle", "'clip+level'"),
+        ("clip+level+panda", "'clip+panda+level'"),
+    ):
         with pytest.raises(UnknownNameError, match=hint.replace("+", r"\+")):
             parse_method(wrong)
 
 
 def test_options_have_defaults_types_and_suggestions(tiny_classifier):
-    name = MethodName("tent", True)
+    name = MethodName("tent", "panda")
     options = resolve_options(name, dict(map(parse_setting, ["beta=0.4", "lr=2e-4", "predict=after", "average=false"])))
     assert (options["beta"], options["lr"], options["predict"], options["average"]) == (0.4, 2e-4, "after", False)
     assert options["ratio"] == 0.1
@@ -319,10 +343,10 @@ def test_options_have_defaults_types_and_suggestions(tiny_classifier):
 
 @pytest.mark.parametrize("name", METHODS.names())
 def test_every_option_is_read_off_the_classes_and_can_be_recorded(name, tiny_classifier):
-    options = resolve_options(MethodName(name, True), {}, preset=get_preset("mini"))
+    options = resolve_options(MethodName(name, "panda"), {}, preset=get_preset("mini"))
     assert json.loads(json.dumps(options)) == options
-    method = build_method(MethodName(name, True), tiny_classifier, options, seed=1)
-    panda = panda_options()
+    method = build_method(MethodName(name, "panda"), tiny_classifier, options, seed=1)
+    panda = debias_options("panda")
     assert method.options == {key: value for key, value in options.items() if key not in panda}
     assert all(f"{key}={value!r}" in repr(method) for key, value in method.options.items())
     assert repr(method).startswith(f"{type(method).__name__}(") and repr(method).endswith("seed=1)")
@@ -334,10 +358,11 @@ def test_help_shows_constructors():
 
 
 def test_a_derived_default_overrides_that_of_the_base():
-    assert list(default_options(MethodName("tent", False))) == ["lr", "predict", "skip_last_blocks", "protocol"]
-    assert default_options(MethodName("eta", False))["lr"] == 2.5e-4
-    assert default_options(MethodName("sar", False))["skip_last_blocks"] is None
-    assert default_options(MethodName("tps", False)) == {
+    trained = ["skip_last_blocks", "norm_statistics", "guard"]
+    assert list(default_options(MethodName("tent"))) == ["lr", "predict", *trained, "protocol"]
+    assert default_options(MethodName("eta"))["lr"] == 2.5e-4
+    assert default_options(MethodName("sar"))["skip_last_blocks"] is None
+    assert default_options(MethodName("tps")) == {
         "lr": 5e-3,
         "steps": 1,
         "views": 64,
@@ -401,11 +426,11 @@ def test_beta_can_be_read_and_set(tiny_classifier, images):
 
 @pytest.mark.parametrize("protocol", ["paper", "reference"])
 @pytest.mark.parametrize("name", METHODS.names())
-def test_auto_beta_sees_every_batch_once(name, protocol, tiny_classifier, images):
-    method = make(name, "auto", tiny_classifier, protocol=protocol)
+def test_a_beta_rule_sees_every_batch_once(name, protocol, tiny_classifier, images):
+    method = make(name, Panda(beta="information"), tiny_classifier, protocol=protocol)
     for batch in stream(images):
         method.adapt(batch)
-    assert method.features.debiaser.rule.images == 37
+    assert method.features.debiaser.rule.information.images == 37
 
 
 def test_methods_that_share_an_encoded_batch_have_a_beta_each(tiny_classifier, images):
@@ -419,7 +444,7 @@ def test_methods_that_share_an_encoded_batch_have_a_beta_each(tiny_classifier, i
 def test_the_protocol_says_how_negatives_are_drawn(tiny_classifier):
     for protocol, sampler in (("paper", "pool"), ("reference", "same_cell")):
         assert CLIP(tiny_classifier, debias=Panda(), protocol=protocol).debias.sampler == sampler
-        assert resolve_options(MethodName("clip", True), {"protocol": protocol})["sampler"] == sampler
+        assert resolve_options(MethodName("clip", "panda"), {"protocol": protocol})["sampler"] == sampler
         chosen = Panda(sampler="within_image")
         assert CLIP(tiny_classifier, debias=chosen, protocol=protocol).debias.sampler == "within_image"
 
@@ -454,11 +479,13 @@ def registered():
 
 def test_a_method_of_ones_own_works_by_name(registered, tiny_classifier, images):
     register_method("mine", Mine)
-    assert {"mine", "mine+panda"} <= set(list_methods("mine*"))
-    assert default_options(MethodName("mine", False)) == {
+    assert {"mine", "mine+panda", "mine+panda+level"} <= set(list_methods("mine*"))
+    assert default_options(MethodName("mine")) == {
         "lr": 0.01,
         "power": 2,
         "skip_last_blocks": 0,
+        "norm_statistics": "batch",
+        "guard": False,
         "protocol": "paper",
     }
     method = create_method("mine+panda", tiny_classifier, beta=0.5, power=3, preset="cifar10-c", patch_size=8)
@@ -508,8 +535,8 @@ def test_what_cannot_be_registered_says_why(registered, tiny_classifier):
     for name, method, message in (
         ("mine", Required, "option rate of Required has no default"),
         ("mine", Closed, r"Closed does not take debias, protocol, seed.*\*\*common"),
-        ("mine", Shared, "options that Panda has, too: ratio"),
-        ("mine", dict, "derived from FrozenMethod or TrainedMethod"),
+        ("mine", Shared, "options that ways to debias have, too: ratio"),
+        ("mine", dict, "derived from tta_panda.FrozenMethod or tta_panda.TrainedMethod"),
         ("tent", Mine, "registered already"),
         ("Mine", Mine, "small letters"),
         ("mine+panda", Mine, r"without '\+'"),
@@ -541,14 +568,15 @@ def test_methods_are_created_by_name_with_the_models_preset(tiny_classifier, mon
     assert (method.options["optimizer"], method.rho, method.features.seed) == ("adam", 0.1, 4)
     assert method.debias == Panda(sampler="same_cell")
     assert list_methods("*+panda") == [f"{name}+panda" for name in METHODS]
+    assert len(list_methods()) == 6 * len(list(METHODS))
 
 
 # --- the caller's surroundings --------------------------------------------------------------------------------------
 
 
 @every_method
-def test_autocast_of_the_caller_does_not_matter(name, beta, tiny_classifier, images):
-    method = make(name, beta, tiny_classifier)
+def test_autocast_of_the_caller_does_not_matter(name, debias, tiny_classifier, images):
+    method = make(name, debias, tiny_classifier)
     expected = [method.adapt(batch) for batch in stream(images)]
     method.reset()
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -13,7 +13,7 @@ from tta_panda.errors import InvalidInputError
 from tta_panda.methods.batch import Encoded
 from tta_panda.methods.features import Features
 from tta_panda.panda import Negatives, Panda, theorem
-from tta_panda.panda.beta import AutoBeta
+from tta_panda.panda.beta.information import InformationBeta
 
 
 def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -24,7 +24,7 @@ def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:
 def split(classifier, raw, panda: Panda, count: int, assignment=None):
     """Embeddings and offset of features, the last `count` of which are of negatives."""
     features = Features(classifier, panda, seed=0)
-    return features.with_beta(features.split(raw, Negatives(torch.zeros(count, 3, 4, 4), assignment)))
+    return features.corrected(features.split(raw, Negatives(torch.zeros(count, 3, 4, 4), assignment)))
 
 
 def test_offset_is_the_mean_of_unit_negatives_and_is_not_normalised(tiny_classifier):
@@ -82,6 +82,9 @@ def test_panda_shows_what_is_not_default():
         {"patch_size": 0},
         {"patch_size": 8.0},
         {"average": 1},
+        {"pool": -1},
+        {"negatives_half_life": 0.5},
+        {"refresh_every": 0},
     ],
     ids=str,
 )
@@ -91,7 +94,7 @@ def test_panda_refuses_what_it_cannot_use(wrong):
         Panda(**wrong)
 
 
-def reference_auto_beta(stream, scale):
+def reference_informative_beta(stream, scale):
     """Mutual information on a grid, the smallest beta of equals, times the positive part of the correlation.
 
     In double precision, the whole stream at once.
@@ -113,7 +116,7 @@ def reference_auto_beta(stream, scale):
     return chosen
 
 
-def test_auto_beta_equals_an_independent_reference_over_a_stream():
+def test_informative_beta_equals_an_independent_reference_over_a_stream():
     rng = np.random.default_rng(1)
     text = unit(rng, 5, 8)
     shared = 2 * rng.normal(size=8)
@@ -124,48 +127,50 @@ def test_auto_beta_equals_an_independent_reference_over_a_stream():
         offset = (shared + 0.3 * rng.normal(size=8))[None]
         offset /= np.linalg.norm(offset)
         stream.append((features @ text.T, offset @ text.T))
-    rule = AutoBeta()
+    rule = InformationBeta()
     ours = [rule.choose(torch.from_numpy(plain), torch.from_numpy(bias), 20.0) for plain, bias in stream]
-    np.testing.assert_allclose(ours, reference_auto_beta(stream, 20.0), atol=1e-4)
+    np.testing.assert_allclose(ours, reference_informative_beta(stream, 20.0), atol=1e-4)
     assert 0.3 < ours[-1] <= 1  # a bias that the negatives share is found
 
 
-def test_auto_beta_leaves_a_bias_alone_that_negatives_do_not_share():
+def test_informative_beta_leaves_a_bias_alone_that_negatives_do_not_share():
     rng = np.random.default_rng(2)
     text = np.eye(4)
     features = np.tile([1.0, 0.0, 0.0, 0.0], (50, 1)) + 0.01 * rng.normal(size=(50, 4))  # one class only: label shift
-    rule = AutoBeta()
+    rule = InformationBeta()
     chosen = rule.choose(torch.from_numpy(features @ text.T), torch.tensor([[-0.5, 0.2, 0.2, 0.1]]), 10.0)
     assert chosen == 0.0
 
 
 @pytest.mark.parametrize("classes", [2, 10, 1000])
-def test_where_beta_makes_no_difference_auto_beta_subtracts_nothing(classes):
+def test_where_beta_makes_no_difference_informative_beta_subtracts_nothing(classes):
     """A single image has no mutual information with its prediction, whatever beta: what is left is rounding."""
     rng = np.random.default_rng(classes)
     for scale in (1.0, 20.0, 100.0):
         similarities = torch.from_numpy(rng.normal(0.2, 0.05, size=(1, classes)))
-        assert AutoBeta().choose(similarities, similarities + 0.01, scale) == 0.0
+        assert InformationBeta().choose(similarities, similarities + 0.01, scale) == 0.0
 
 
-def test_auto_beta_gives_the_same_for_one_offset_and_for_equal_ones():
+def test_informative_beta_gives_the_same_for_one_offset_and_for_equal_ones():
     rng = np.random.default_rng(5)
     plain, bias = (torch.from_numpy(rng.normal(0.2, 0.05, size=size)) for size in ((300, 700), (1, 700)))
-    assert AutoBeta().choose(plain + bias, bias, 30.0) == AutoBeta().choose(plain + bias, bias.expand(300, -1), 30.0)
+    assert InformationBeta().choose(plain + bias, bias, 30.0) == InformationBeta().choose(
+        plain + bias, bias.expand(300, -1), 30.0
+    )
 
 
 def test_one_beta_per_batch_however_many_passes(tiny_classifier, images):
-    features = Features(tiny_classifier, Panda(), seed=0)
+    features = Features(tiny_classifier, Panda(beta="information"), seed=0)
     batch = features.prepare(images[:10])
     first = features.encode(batch)
     fresh = dataclasses.replace(batch, negatives=None)
     again, part = features.encode(fresh), features.encode(batch.select(torch.tensor([1, 4])))
-    assert first.beta == again.beta == part.beta == batch.beta
+    assert first.correction == again.correction == part.correction == batch.correction
     assert not torch.equal(first.offset, again.offset)
     torch.testing.assert_close(part.debiased, first.debiased[[1, 4]])
-    assert features.debiaser.rule.images == 10
+    assert features.debiaser.rule.information.images == 10
     features.encode(features.prepare(images[10:15]))
-    assert features.debiaser.rule.images == 15
+    assert features.debiaser.rule.information.images == 15
 
 
 def test_a_batch_without_negatives_cannot_be_debiased(tiny_classifier):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from records import plan, run
 
+from tta_panda import ZeroShotClassifier
 from tta_panda.errors import UnknownNameError
-from tta_panda.methods import METHODS, MethodName, parse_method
-from tta_panda.methods.options import build_method, default_options, resolve_options
+from tta_panda.methods import DEBIASES, METHODS, MethodName, parse_method
+from tta_panda.methods.options import build_method, debias_options, default_options, resolve_options
 from tta_panda.methods.presets import PRESETS, get_preset
 
-EVERY = [MethodName(name, panda) for name in METHODS for panda in (False, True)]
+EVERY = [MethodName(name, debias) for name in METHODS for debias in ("", *DEBIASES)]
 
 
 def options(name: str, preset: str | None = None, protocol: str = "paper", **settings) -> dict:
@@ -22,8 +25,11 @@ def options(name: str, preset: str | None = None, protocol: str = "paper", **set
 @pytest.mark.parametrize("name", EVERY, ids=str)
 def test_every_preset_pins_every_option_and_builds(preset, name, tiny_classifier):
     decided_elsewhere = {"protocol", "sampler", "predict", "prompts_per_pass"}
+    if "panda" not in name.debias:
+        decided_elsewhere |= set(debias_options(name.debias))
+    decided_elsewhere |= set(debias_options("level"))
     assert set(get_preset(preset).options(name)) == set(default_options(name)) - decided_elsewhere
-    patch_size = {"patch_size": 8} if name.panda else {}  # the tiny model has small images
+    patch_size = {"patch_size": 8} if "panda" in name.debias else {}  # the tiny model has small images
     build_method(name, tiny_classifier, options(str(name), preset, **patch_size), seed=0)
 
 
@@ -38,6 +44,11 @@ MINI = {
     "zero": {"views": 10, "keep": 0.3, "augmentation": "augmix", "temperature": 0.0},
     "tps": {"lr": 1e-3, "steps": 1, "views": 10, "keep": 0.3, "augmentation": "augmix"},
     "bat": {"lr": 1e-3, "weight_decay": 0.01},
+    "tda": {"slots": 3, "alpha": 2.0, "sharpness": 5.0, "doubt_alpha": 1.0},
+    "oga": {"slots": 8, "temperature": 0.2},
+    "stata": {"steps": 10, "alpha": 1.0},
+    "mint": {"lr": 1.5e-2, "prior": 10_000.0},
+    "im": {"lr": 1e-3, "diversity": 1.0},
 }
 
 
@@ -66,9 +77,13 @@ def test_the_values_of_the_embedded_model(name):
         ("cifar10-c", "tps+panda", {"lr": 1e-2, "views": 64, "beta": 0.6}),
         ("imagenet-c", "tps", {"lr": 1e-3}),
         ("cifar100-c", "bat+panda", {"lr": 2e-4, "beta": 0.3}),
+        ("cifar10-c", "tda+panda", {"alpha": 2.0, "sharpness": 5.0, "doubt_alpha": 0.117, "beta": "auto"}),
+        ("imagenet-c", "oga", {"slots": 8, "temperature": 0.05}),
+        ("cifar100-c", "mint+panda", {"lr": 7e-3, "prior": 10_000.0, "beta": "auto"}),
+        ("imagenet-c", "mint", {"lr": 1.5e-2}),
     ],
 )
-def test_the_papers_values(preset, name, expected):
+def test_the_published_values(preset, name, expected):
     used = options(name, preset)
     assert {key: used[key] for key in expected} == expected
 
@@ -82,6 +97,8 @@ def test_settings_go_before_presets_and_these_before_protocols():
         "lr": 1e-3,
         "predict": None,
         "skip_last_blocks": 0,
+        "norm_statistics": "batch",
+        "guard": False,
         "protocol": "reference",
     }
 
@@ -105,3 +122,32 @@ def test_a_preset_brings_model_and_data():
     assert planned() == ("mini", "glyphs-c", 1e-3)
     assert planned(model="ViT-B-32:random") == ("ViT-B-32:random", "glyphs-c", 1e-3)
     assert planned(model="ViT-B-32:openai")[0] == "ViT-B-32-quickgelu:openai"  # OpenAI's weights have QuickGELU
+
+
+def test_a_preset_brings_its_prompts_and_the_command_line_goes_before_it():
+    from tta_panda.cli.runs import RunOptions
+
+    def planned(**more):
+        [config], _ = RunOptions(corruption="fog", **more).plan(["mint"])
+        return config.stream.templates, config.stream.model, config.method.options["lr"]
+
+    assert planned() == ("photo", "mini", 1.5e-2)
+    assert planned(preset="imagenet-c")[0] == "photo"
+    assert planned(preset="imagenet-c-openai")[0] == "openai"
+    assert planned(preset="imagenet-c-mint") == ("mint", "ViT-L-14-quickgelu:openai", 1.5e-2)
+    assert planned(preset="cifar10-c-mint", templates="photo")[0] == "photo"
+    with pytest.raises(UnknownNameError, match="'openai'"):
+        planned(templates="opnai")
+
+
+def test_prompts_are_part_of_a_run(tmp_path, mini):
+    from tta_panda.models import TEMPLATES, make_classifier
+
+    assert [len(TEMPLATES.get(name)) for name in TEMPLATES] == [1, 7, 80]
+    assert {preset.templates for preset in PRESETS.values()} == set(TEMPLATES)
+    records = [run(plan(["clip"], templates=name), tmp_path)[0] for name in TEMPLATES]
+    assert len({record.nll for record in records}) == len({record.config.key for record in records}) == 3
+    assert "templates mint" in records[1].config.stream.title()
+    names = ["heart", "star"]
+    expected = ZeroShotClassifier(mini, names, TEMPLATES.get("mint")).class_embeddings
+    assert torch.equal(make_classifier(mini, names, "mint").class_embeddings, expected)

@@ -1,4 +1,4 @@
-"""Test-time adaptation methods, by name. A name may carry a modifier: `tent+panda` is Tent on debiased features."""
+"""Test-time adaptation methods, by name. A name may say how to debias: `tent+panda` is Tent on debiased features."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from tta_panda.methods.base import Method
     from tta_panda.models.base import Classifier
 
-_CLASSES = ("CLIP", "Tent", "ETA", "SAR", "DeYO", "TPT", "DMN", "Zero", "TPS", "BAT")
+_OF_THE_PAPER = ("CLIP", "Tent", "ETA", "SAR", "DeYO", "TPT", "DMN", "Zero", "TPS", "BAT")
+_CLASSES = (*_OF_THE_PAPER, "TDA", "OGA", "StatA", "Mint", "IM")
 
 METHODS: Registry[type[Method]] = Registry(
     "method",
@@ -21,7 +22,11 @@ METHODS: Registry[type[Method]] = Registry(
     entry_points="tta_panda.methods",
 )
 
-PANDA_SUFFIX = "panda"
+DEBIASES = ("panda", "center", "running", "level", "panda+level")
+"""What may follow a `+` in the name of a method: Panda, the mean of the batch or of the stream, the level of absent
+classes, and the level with Panda as its judge."""
+
+_ALIASES = {"cbc": "clip+center"}
 
 _registered: dict[str, str | None] = {}
 """Methods of `register_method`: where another process finds them, or None where it cannot."""
@@ -31,24 +36,31 @@ class MethodName(NamedTuple):
     """`tent+panda` taken apart."""
 
     base: str
-    panda: bool
+    debias: str = ""  # one of DEBIASES, or nothing
 
     def __str__(self) -> str:
-        return f"{self.base}+{PANDA_SUFFIX}" if self.panda else self.base
+        return f"{self.base}+{self.debias}" if self.debias else self.base
+
+    @classmethod
+    def of(cls, name: str) -> MethodName:
+        """Take a name apart that need not be known here."""
+        base, _, debias = name.partition("+")
+        return cls(base, debias)
 
 
 def list_methods(pattern: str = "*") -> list[str]:
-    """The names that methods can be created by, plain and with Panda, as far as they match a shell wildcard."""
-    names = [str(MethodName(base, panda)) for base in METHODS for panda in (False, True)]
+    """The names that methods can be created by, plain and debiased, as far as they match a shell wildcard."""
+    names = [str(MethodName(base, debias)) for base in METHODS for debias in ("", *DEBIASES)]
     return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
 
 def parse_method(name: str) -> MethodName:
     """Check a name such as `tent` or `tent+panda` against the registry, without importing the method."""
-    base, plus, modifier = name.strip().lower().partition("+")
-    if base not in METHODS or (plus and modifier != PANDA_SUFFIX):
-        raise UnknownNameError("method", name, list_methods())
-    return MethodName(base, bool(plus))
+    asked = name.strip().lower()
+    parsed = MethodName.of(_ALIASES.get(asked, asked))
+    if parsed.base not in METHODS or parsed.debias not in ("", *DEBIASES) or asked.endswith("+"):
+        raise UnknownNameError("method", name, [*list_methods(), *_ALIASES])
+    return parsed
 
 
 def create_method(
@@ -68,7 +80,7 @@ def create_method(
         preset: whose values to use where `settings` say nothing; by default the one of the model, if it has one.
         protocol: `"paper"` or `"reference"`.
         seed: random seed of the method.
-        settings: options of the method, and of Panda where the name asks for it.
+        settings: options of the method, and of what debiases it.
     """
     from tta_panda.methods.base import check_classifier
     from tta_panda.methods.options import build_method, resolve_options
@@ -82,7 +94,7 @@ def create_method(
 
 
 def register_method(name: str, method: type[Method] | str) -> None:
-    """Make a method of your own known: `name` and `name+panda` then work wherever the name of a method does.
+    """Make a method of your own known: `name`, `name+panda` and so on then work wherever the name of a method does.
 
     An installed package does the same with an entry point of the group `tta_panda.methods`.
 
@@ -93,6 +105,8 @@ def register_method(name: str, method: type[Method] | str) -> None:
     """
     if not name or name != name.lower() or any(letter in "+," or letter.isspace() for letter in name):
         raise InvalidInputError(f"{name!r} is no name for a method: use small letters, without '+', spaces or commas.")
+    if name in _ALIASES:
+        raise InvalidInputError(f"{name!r} is another name of {_ALIASES[name]!r}; choose one of your own.")
     target: str | None = method if isinstance(method, str) else None
     if not isinstance(method, str):
         from tta_panda.methods.options import check_method_class

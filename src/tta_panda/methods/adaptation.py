@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from typing import Any, TypeVar, cast
+from collections.abc import Iterator
+from typing import Any, Literal, TypeVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tta_panda.errors import UnsupportedModelError
 from tta_panda.models.base import ImageModel, VisionLanguageModel
@@ -14,6 +16,8 @@ from tta_panda.models.base import ImageModel, VisionLanguageModel
 NORMALISATION_LAYERS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
 Model = TypeVar("Model", bound=ImageModel)
+
+NormStatistics = Literal["batch", "running"]
 
 
 def is_normalisation(layer: nn.Module) -> bool:
@@ -91,3 +95,45 @@ def _adaptable(model: ImageModel, text: bool, skip_last_blocks: int) -> dict[str
         words = normalisation_parameters(model.text_encoder)
         adapted |= {f"text.{name}": parameter for name, parameter in words.items()}
     return adapted
+
+
+class BatchStatistics:
+    """Lets the BatchNorm layers of an encoder normalise with the mean and variance of the images in a pass.
+
+    A layer stays in evaluation mode and never writes its running statistics: its input is brought to these first, with
+    gradients through mean and variance, which gives what training mode would give. A single image has no statistics of
+    a batch, so it is left to the running ones.
+    """
+
+    def __init__(self) -> None:
+        self.layers = 0  # that use them
+        self._images: int | None = None  # how many of the first in a pass are images; None for all
+
+    def attach(self, encoder: nn.Module) -> None:
+        """Use them from now on."""
+        for layer in encoder.modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is not None:
+                layer.register_forward_pre_hook(self._standardise)
+                self.layers += 1
+
+    @contextlib.contextmanager
+    def of(self, images: int) -> Iterator[None]:
+        """Passes in which only so many are images; negatives come after them."""
+        self._images = images
+        try:
+            yield
+        finally:
+            self._images = None
+
+    def _standardise(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor] | None:
+        norm = cast(nn.BatchNorm2d, layer)
+        assert norm.running_mean is not None and norm.running_var is not None
+        images = inputs[0][: self._images].float()
+        if len(images) < 2:
+            return None
+        per_channel = (1, -1, *(1 for _ in images.shape[2:]))
+        variance, mean = torch.var_mean(images, dim=[0, *range(2, images.ndim)], correction=0)
+        scale = ((norm.running_var.float() + norm.eps) / (variance + norm.eps)).sqrt()
+        shift = norm.running_mean.float() - mean * scale
+        moved = inputs[0].float() * scale.view(per_channel) + shift.view(per_channel)
+        return (moved.to(inputs[0].dtype),)

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, TypedDict, Unpack, get_args
+from pathlib import Path
+from typing import Any, Literal, TypedDict, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tta_panda.checks import check_range
-from tta_panda.errors import InvalidInputError
-from tta_panda.methods.adaptation import adaptable_copy
+from tta_panda.errors import InvalidInputError, NumericalError
 from tta_panda.methods.batch import Batch, Encoded
 from tta_panda.methods.features import Features, undisturbed
+from tta_panda.methods.locking import one_at_a_time
 from tta_panda.methods.passes import EncoderPasses
 from tta_panda.methods.signatures import HasOptions
-from tta_panda.methods.state import check_state, describe, on_device
-from tta_panda.models.base import Classifier, ImageModel
-from tta_panda.panda import Beta, Panda
+from tta_panda.methods.state import check_state, describe, on_device, write_state
+from tta_panda.models.base import Classifier
+from tta_panda.models.images import Images, as_batch, framing_of
+from tta_panda.panda import Beta, Debias
 from tta_panda.panda.negatives import SamplerName
 
 Protocol = Literal["paper", "reference"]
@@ -33,44 +34,52 @@ SAMPLER: dict[str, SamplerName] = {"paper": "pool", "reference": "same_cell"}
 class MethodOptions(TypedDict, total=False):
     """The arguments of every method, which constructors hand on as `**common`."""
 
-    debias: Panda | None
+    debias: Debias | None
     protocol: Protocol
     seed: int
 
 
 class Method(HasOptions, ABC):
-    """Predicts batch after batch, and adapts to what it sees.
+    """Predicts batch after batch, and adapts to what it sees. Threads may share an object: one works at a time.
 
     Args:
         classifier: the classifier to adapt. It is never changed: methods that train work on a copy.
-        debias: `Panda(...)` to debias the features that the method works with; None for the plain method.
+        debias: `Panda(...)`, `Centering(...)` or `Level(...)` to debias what the method works with; None for the plain
+            method.
         protocol: `"paper"` for what the paper says, `"reference"` for what its authors' code does where it differs.
         seed: random seed of the method, its negatives and its views.
     """
 
+    restarts = 0
+    """How often weights that had gone astray were given up for earlier ones since the last reset."""
+    skipped_steps = 0
+    """Updates since the last reset that were left out, because the loss or a gradient was NaN or infinite."""
+
     def __init__(
-        self, classifier: Classifier, *, debias: Panda | None = None, protocol: Protocol = "paper", seed: int = 0
+        self, classifier: Classifier, *, debias: Debias | None = None, protocol: Protocol = "paper", seed: int = 0
     ):
         check_classifier(classifier)
-        if debias is not None and not isinstance(debias, Panda):
-            raise InvalidInputError(f"debias must be a Panda or None, got {debias!r}; write debias=Panda(beta=0.4).")
-        if debias is not None and debias.sampler is None:
-            debias = dataclasses.replace(debias, sampler=SAMPLER[protocol])
+        if debias is not None and not isinstance(debias, Debias):
+            raise InvalidInputError(
+                f"debias must be a Panda, Centering, Level or None, got {debias!r}; write debias=Panda(beta=0.4)."
+            )
+        self._lock = threading.RLock()
         self.classifier = classifier
         self.protocol = protocol
-        self.features = Features(classifier, debias, seed)
+        self.features = Features(classifier, debias and debias.drawn_by(SAMPLER[protocol]), seed)
         self._defaults: dict[str, Any] = {}
 
     @property
-    def debias(self) -> Panda | None:
-        """What is subtracted, if anything."""
-        return None if self.features.debiaser is None else self.features.debiaser.panda
+    def debias(self) -> Debias | None:
+        """How what the method works with is debiased, if at all."""
+        return None if self.features.debiaser is None else self.features.debiaser.settings
 
     @property
     def beta(self) -> float | None:
-        """Panda's beta: the fixed one, or what `"auto"` chose last. None without Panda, and before the first choice.
+        """How much of the offset is subtracted: the fixed beta, or what `"auto"` chose last.
 
-        Set it to a number or to `"auto"`, which starts to choose afresh; a reset does not take it back.
+        None before the first choice, and where nothing has a beta. Set it to a number or to `"auto"`, which starts to
+        choose afresh; a reset does not take it back.
         """
         return None if self.features.debiaser is None else self.features.debiaser.beta
 
@@ -81,7 +90,12 @@ class Method(HasOptions, ABC):
                 f"This method has no beta to set to {beta!r}: it was made without Panda. Make it with "
                 f"debias=Panda(beta={beta!r})."
             )
-        self.features.debiaser.beta = beta
+        self.features.debiaser.set_beta(beta)
+
+    @property
+    def gamma(self) -> float | None:
+        """How much of the level was subtracted last; None where no level is."""
+        return None if self.features.debiaser is None else self.features.debiaser.gamma
 
     @property
     def follows_reference(self) -> bool:
@@ -92,36 +106,80 @@ class Method(HasOptions, ABC):
         """What was encoded since the last reset."""
         return self.features.passes
 
+    def classify(self, encoded: Encoded, class_embeddings: Tensor | None = None) -> Tensor:
+        """Debiased logits (B, K) of an encoded batch; methods that adapt the class embeddings pass theirs (K, D)."""
+        return self.classifier.logits(encoded.debiased, class_embeddings) + encoded.bias
+
     def add_state(self, name: str, default: Any) -> None:
         """Declare `self.<name>`: state that starts as `default`, is reset to it, and is part of `state_dict`."""
         self._defaults[name] = default
-        setattr(self, name, _fresh(default))
+        self.reset_state(name)
 
-    def adapt(self, images: Tensor) -> Tensor:
-        """Logits (B, K), float32, for a batch of images (B, 3, H, W), floats in [0, 1] or uint8; adapts to them."""
-        return self._run(lambda: self._adapt(self.features.prepare(images)))
+    def adapt(self, images: Images) -> Tensor:
+        """Logits (B, K), float32, for a batch of images; adapts to them.
 
+        Args:
+            images: (B, 3, H, W), floats in [0, 1] or uint8, or a list of pictures of any sizes: Pillow images, arrays
+                (H, W, 3) of uint8, tensors (3, H, W).
+
+        Raises:
+            NumericalError: where predictions become NaN or infinite.
+        """
+        return self._run(lambda: self._adapt_batch(self._prepare(images)))
+
+    @one_at_a_time
+    def adapt_beside_plain(self, images: Images) -> tuple[Tensor, Tensor]:
+        """`adapt`, and the logits (B, K) that the classifier gives without any adaptation or debiasing.
+
+        Methods that train the encoder need one more pass for these, which is not counted.
+        """
+        batch = self._prepare(images)
+        logits = self._run(lambda: self._adapt_batch(batch))
+        with torch.no_grad(), undisturbed(self.classifier.model.device):
+            features = self.classifier.embed(self.classifier.model.encode_image(batch.images))
+            return logits, self.classifier.logits(features).float()
+
+    def _prepare(self, images: Images) -> Batch:
+        return self.features.prepare(as_batch(images, framing_of(self.classifier.model)))
+
+    def _adapt_batch(self, batch: Batch) -> Tensor:
+        """`_adapt`, for classes that look after what it does."""
+        return self._adapt(batch)
+
+    @one_at_a_time
     def _run(self, compute: Callable[[], Tensor]) -> Tensor:
         with undisturbed(self.classifier.model.device):
             logits = compute().detach().float()
         self.passes.batches += 1
+        if not logits.isfinite().all():
+            raise NumericalError(
+                f"Predictions became NaN or infinite in batch {self.passes.batches}: the method diverged. A smaller "
+                "learning rate may help, as in lr=1e-4; reset() starts afresh."
+            )
         return logits
 
     @abstractmethod
     def _adapt(self, batch: Batch) -> Tensor:
         """The method itself: free to use gradients, returns logits (B, K)."""
 
+    @one_at_a_time
     def reset(self) -> None:
         """Forget the stream: the next batch is treated as the first."""
-        for name, default in self._defaults.items():
-            setattr(self, name, _fresh(default))
+        for name in self._defaults:
+            self.reset_state(name)
         self.features.reset()
 
+    def reset_state(self, name: str) -> None:
+        """Set one declared state back to its default."""
+        setattr(self, name, _fresh(self._defaults[name]))
+
+    @one_at_a_time
     def state_dict(self) -> dict[str, Any]:
         """Everything that the stream has changed, as a copy, and what a method must be to go on from it."""
         state = {name: getattr(self, name) for name in self._defaults}
         return copy.deepcopy({"made_by": describe(self), "state": state, "features": self.features.state_dict()})
 
+    @one_at_a_time
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where the method that gave this `state_dict` stood, on this method's device.
 
@@ -135,9 +193,20 @@ class Method(HasOptions, ABC):
             setattr(self, name, on_device(value, device))
         self.features.load_state_dict(state["features"])
 
+    def save(self, path: str | Path) -> None:
+        """Write the state to a file, whole or not at all; `tta_panda.load_method(path, classifier)` goes on from it."""
+        write_state(path, self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}  # a copy has its own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.RLock())
+
     def __repr__(self) -> str:
         shown = {**self.options, "debias": self.debias, "seed": self.features.seed}
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+        options = ", ".join(f"{name}={value!r}" for name, value in shown.items())
+        return f"{type(self).__name__}({self.classifier!r}, {options})"
 
 
 def check_classifier(classifier: object) -> None:
@@ -160,107 +229,27 @@ class FrozenMethod(Method):
 
     @property
     def class_embeddings(self) -> Tensor:
-        """What features are first compared with (K, D), also to choose beta."""
+        """What features are first compared with (K, D), also to decide corrections."""
         return self.classifier.class_embeddings
 
     def _adapt(self, batch: Batch) -> Tensor:
         return self._adapt_counted(self.features.encode_frozen(batch))
 
+    @one_at_a_time
+    def adapt_beside_plain(self, images: Images) -> tuple[Tensor, Tensor]:
+        with undisturbed(self.classifier.model.device):
+            encoded = self.features.encode_frozen(self._prepare(images))
+            plain = self.classifier.logits(encoded.features).float()
+        return self.adapt_encoded(encoded), plain
+
     def adapt_encoded(self, encoded: Encoded) -> Tensor:
-        """`adapt` for a batch that has been encoded already; its beta is chosen here."""
+        """`adapt` for a batch that has been encoded already; its correction is decided here."""
         return self._run(lambda: self._adapt_counted(encoded))
 
     def _adapt_counted(self, encoded: Encoded) -> Tensor:
         self.features.count_frozen(encoded)
-        return self._adapt_encoded(self.features.with_beta(encoded, self.class_embeddings))
+        return self._adapt_encoded(self.features.corrected(encoded, self.class_embeddings))
 
     @abstractmethod
     def _adapt_encoded(self, encoded: Encoded) -> Tensor:
         """Logits (B, K) from embeddings."""
-
-
-class TrainedOptions(MethodOptions, total=False):
-    """The arguments of every method that trains the encoder."""
-
-    skip_last_blocks: int
-
-
-class TrainedMethod(Method):
-    """A method that trains normalisation layers, on a copy of the model.
-
-    Parameters and optimiser belong to the state like anything declared.
-
-    Args:
-        lr: learning rate of the optimiser, Adam unless a method overrides `make_optimizer`.
-        skip_last_blocks: the layers of this many last blocks of the image encoder, and all after them, do not adapt.
-        common: the arguments of every method.
-    """
-
-    adapts_text: ClassVar[bool] = False
-    """Whether the text encoder's layers are trained, too."""
-
-    def __init__(
-        self, classifier: Classifier, *, lr: float = 1e-3, skip_last_blocks: int = 0, **common: Unpack[MethodOptions]
-    ):
-        super().__init__(classifier, **common)
-        check_range("lr", lr, 0)
-        check_range("skip_last_blocks", skip_last_blocks, 0)
-        self.lr = lr
-        self.model: ImageModel
-        self.model, self.adapted = adaptable_copy(
-            classifier.model, text=self.adapts_text, skip_last_blocks=skip_last_blocks
-        )
-        with torch.inference_mode(False):
-            self._initial = {name: parameter.detach().clone() for name, parameter in self.adapted.items()}
-        self._optimizer: torch.optim.Optimizer | None = None
-
-    def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """A fresh optimiser for the adapted parameters."""
-        return torch.optim.Adam(parameters, lr=self.lr)
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        if self._optimizer is None:
-            self._optimizer = self.make_optimizer(list(self.adapted.values()))
-        return self._optimizer
-
-    def encode(self, batch: Batch, class_embeddings: Tensor | None = None) -> Encoded:
-        """Features by the model as it is now."""
-        return self.features.encode(batch, self.model, class_embeddings)
-
-    def logits(self, batch: Batch) -> Tensor:
-        """Logits (B, K) by the model as it is now."""
-        return self.classifier.logits(self.encode(batch).debiased)
-
-    def step(self, loss: Tensor) -> None:
-        """One update of the adapted parameters."""
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def restore(self) -> None:
-        """Undo all training: the weights of the beginning, and an optimiser that has seen nothing."""
-        self._load_parameters(self._initial)
-        self._optimizer = None
-
-    def reset(self) -> None:
-        super().reset()
-        self.restore()
-
-    def state_dict(self) -> dict[str, Any]:
-        parameters = {name: parameter.detach().clone() for name, parameter in self.adapted.items()}
-        optimizer = copy.deepcopy(self.optimizer.state_dict())
-        return {**super().state_dict(), "parameters": parameters, "optimizer": optimizer}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._load_parameters(state["parameters"])
-        self._optimizer = None
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-
-    def _load_parameters(self, values: dict[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, parameter in self.adapted.items():
-                parameter.copy_(values[name])
-                parameter.grad = None

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from tta_panda.checks import check_range
 from tta_panda.errors import UnsupportedModelError
-from tta_panda.methods.base import TrainedMethod, TrainedOptions, check_classifier
+from tta_panda.methods.base import check_classifier
 from tta_panda.methods.batch import Batch, Encoded
 from tta_panda.methods.losses import entropy
+from tta_panda.methods.trained import TrainedMethod, TrainedOptions
 from tta_panda.models.base import Classifier, VisionLanguageModel, ZeroShotClassifier
 
 
@@ -46,14 +47,14 @@ class BAT(TrainedMethod):
     def _adapt(self, batch: Batch) -> Tensor:
         with torch.enable_grad():
             text = self.prompts.encode_prompts(cast(VisionLanguageModel, self.model))  # (K, D)
-            self.passes.count("texts", text)
+            self.passes.count("texts", text, each=len(self.prompts.templates))
             encoded = self.encode(batch, text)
-            logits = self.classifier.logits(encoded.debiased, text)
+            logits = self.classify(encoded, text)
             self.step(entropy(logits).mean() - self._agreement(encoded, text, logits.argmax(dim=1)))
         if not (self.follows_reference and self.features.are_debiased):
             return logits
         with torch.no_grad():  # the authors' code predicts anew, but with the text features of before
-            return self.classifier.logits(self.encode(batch).debiased, text)
+            return self.classify(self.encode(batch), text)
 
     @staticmethod
     def _agreement(encoded: Encoded, text: Tensor, predicted: Tensor) -> Tensor:

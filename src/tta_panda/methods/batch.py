@@ -1,6 +1,6 @@
 """What a method is handed: a batch of images, and what came out of the encoder for it.
 
-Shapes: B images, V views, D feature, C H W image.
+Shapes: B images, V views, D feature, K classes, C H W image.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tta_panda.panda import Negatives
+from tta_panda.panda import Correction, Negatives
 
 
 @dataclass(eq=False)
 class Batch:
-    """The images of one batch, and what is decided once for all passes over it: its negatives and its beta."""
+    """The images of one batch, and what is decided once for all passes over it: its negatives and its correction."""
 
     images: Tensor  # (B, C, S, S), as the model's `prepare` returns them
     originals: Tensor  # (B, C, H, W), as they were given: views are cropped from these
     negatives: Negatives | None = None  # drawn when the batch is first encoded
-    beta: float | None = None  # chosen when its features are first debiased
+    correction: Correction | None = None  # decided when its features are first debiased
 
     @property
     def everything(self) -> Tensor:
@@ -42,24 +42,32 @@ class Batch:
 class Encoded(NamedTuple):
     """Embeddings of a batch, unit where the classifier compares directions.
 
-    The offset is kept beside them, so that many betas can share one pass.
+    Offset and correction are kept beside them, so that methods that debias differently can share one pass.
     """
 
     features: Tensor  # v (B, D)
-    offset: Tensor | None = None  # (1, D) or (B, D)
-    beta: float | None = None
+    offset: Tensor | None = None  # (1, D) or (B, D), of the negatives
+    correction: Correction = Correction()
     raw: Tensor | None = None  # f (B, D), features before they were normalised
     views: Tensor | None = None  # (B, V, D), unit; the first view is the plain image
-    negatives: int = 0  # M, how many the offset was made of
+    negatives: int = 0  # M, how many were encoded for this batch
 
     @property
     def shift(self) -> Tensor | float:
-        """beta * offset: what is subtracted, (1, D), (B, D) or zero."""
-        return 0.0 if self.offset is None or self.beta is None else self.beta * self.offset
+        """What is subtracted from features, (1, D), (B, D) or zero."""
+        beta, shift, _ = self.correction
+        if self.offset is not None and beta is not None:
+            return beta * self.offset
+        return 0.0 if shift is None else shift
+
+    @property
+    def bias(self) -> Tensor | float:
+        """What is added to logits, (K,) or zero."""
+        return 0.0 if self.correction.bias is None else self.correction.bias
 
     @property
     def debiased(self) -> Tensor:
-        """d = v - beta * offset (B, D), not normalised again."""
+        """d = v - shift (B, D), not normalised again."""
         return self.features - self.shift
 
     @property
@@ -70,6 +78,6 @@ class Encoded(NamedTuple):
         return self.views - (shift[:, None] if isinstance(shift, Tensor) else shift)
 
     def select(self, index: Tensor) -> Encoded:
-        """Features and offset of some of the images."""
+        """Features, offset and correction of some of the images."""
         offset = self.offset[index] if self.offset is not None and len(self.offset) > 1 else self.offset
-        return Encoded(self.features[index], offset, self.beta, negatives=self.negatives)
+        return Encoded(self.features[index], offset, self.correction, negatives=self.negatives)

@@ -12,4 +12,4 @@ class CLIP(FrozenMethod):
     """Cosine similarity to the class names' embeddings; nothing adapts but what `debias` brings."""
 
     def _adapt_encoded(self, encoded: Encoded) -> Tensor:
-        return self.classifier.logits(encoded.debiased)
+        return self.classify(encoded)

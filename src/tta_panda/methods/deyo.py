@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from tta_panda.checks import check_range
-from tta_panda.methods.base import TrainedMethod, TrainedOptions
 from tta_panda.methods.batch import Batch, Encoded
 from tta_panda.methods.losses import entropy
+from tta_panda.methods.trained import TrainedMethod, TrainedOptions
 from tta_panda.models.base import Classifier
+from tta_panda.panda import Panda
 from tta_panda.panda.negatives import PatchGrid, apply_plan, sample_within_image
 
 Destruction = Literal["patches", "occlusion", "pixels", "none"]
@@ -66,10 +67,10 @@ class DeYO(TrainedMethod):
         self.add_state("generator_state", torch.Generator().manual_seed(self.features.seed).get_state())
 
     def _adapt(self, batch: Batch) -> Tensor:
-        against_negatives = self.follows_reference and self.features.are_debiased
+        against_negatives = self.follows_reference and self.features.are_debiased and isinstance(self.debias, Panda)
         with torch.enable_grad():
             encoded = self.features.embed(batch.images, self.model) if against_negatives else self.encode(batch)
-            logits = self.classifier.logits(encoded.debiased)
+            logits = self.classify(encoded)
             confident = (entropy(logits.detach()) < self.filter_margin).nonzero()[:, 0]
             if len(confident):
                 if against_negatives:
@@ -97,22 +98,21 @@ class DeYO(TrainedMethod):
         if self.destroy == "none":
             return None
         destroyed = self.features.embed(self._destroy(batch.images[confident]), self.model)
-        # The offset is the batch's: what was destroyed is still seen through the same corruption.
-        shifted = encoded.select(confident)._replace(features=destroyed.features).debiased
-        return self.classifier.logits(shifted).softmax(dim=-1)
+        # The correction is the batch's: what was destroyed is still seen through the same corruption.
+        corrected = encoded.select(confident)._replace(features=destroyed.features)
+        return self.classify(corrected).softmax(dim=-1)
 
     def _against_negatives(self, batch: Batch, encoded: Encoded, confident: Tensor) -> tuple[Tensor, Tensor | None]:
         """The authors' code: negatives of the confident images alone serve as offset and in the place of x'."""
         encoded, negatives = encoded.select(confident), self.features.draw(batch.images[confident])
         assert negatives is not None
-        if not len(negatives.images):  # a single image of a single patch
-            return self.classifier.logits(encoded.features), None
         with torch.no_grad():
-            embedded = self.features.embed(negatives.images, self.model).features
-            destroyed = self.classifier.logits(embedded).mean(dim=0, keepdim=True).softmax(dim=-1)
-        debiased = self.features.with_beta(self.features.with_offset(encoded, negatives, embedded)).debiased
-        logits = self.classifier.logits(debiased)
-        return logits, destroyed.expand_as(logits)
+            embedded, destroyed = encoded.features[:0], None
+            if len(negatives.images):  # a single image of a single patch has none
+                embedded = self.features.embed(negatives.images, self.model).features
+                destroyed = self.classifier.logits(embedded).mean(dim=0, keepdim=True).softmax(dim=-1)
+        logits = self.classify(self.features.corrected(self.features.with_offset(encoded, negatives, embedded)))
+        return logits, None if destroyed is None else destroyed.expand_as(logits)
 
     def _destroy(self, images: Tensor) -> Tensor:
         """x' (n, C, H, W)."""

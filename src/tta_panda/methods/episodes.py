@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from typing import TypedDict, Unpack
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from tta_panda.checks import check_range
 from tta_panda.chunks import in_chunks
 from tta_panda.methods.batch import Encoded
-from tta_panda.methods.losses import marginal_entropy
+from tta_panda.methods.losses import marginal_entropy, take_views
 from tta_panda.methods.views import ViewMethod, ViewOptions
 from tta_panda.models.base import Classifier
 
@@ -52,10 +53,12 @@ class EpisodicMethod(ViewMethod):
     @torch.no_grad()
     def _adapt_encoded(self, encoded: Encoded) -> Tensor:
         features = self.view_features(encoded)  # (B, V, D)
-        kept, plain = self.confident_views(features), features[:, :1]
-        return in_chunks(lambda piece: self._solve(kept[piece], plain[piece]), len(kept), self.images_at_once)
+        order, count = self.rank(self.view_logits(encoded))
+        kept, plain = take_views(features, order[:, :count]), features[:, :1]
+        solve = partial(self._solve, bias=encoded.bias)
+        return in_chunks(lambda piece: solve(kept[piece], plain[piece]), len(kept), self.images_at_once)
 
-    def _solve(self, kept: Tensor, plain: Tensor) -> Tensor:
+    def _solve(self, kept: Tensor, plain: Tensor, bias: Tensor | float) -> Tensor:
         """Logits (b, K) of plain images (b, 1, D), tuned on their confident views (b, n, D).
 
         AdamW works number by number and the losses do not share any, so stacking images changes nothing.
@@ -64,7 +67,7 @@ class EpisodicMethod(ViewMethod):
         optimizer = torch.optim.AdamW([tuned], lr=self.lr, weight_decay=0.01)
         for _ in range(self.steps):
             with torch.enable_grad():
-                loss = marginal_entropy(self.logits(kept, tuned)).sum()
+                loss = marginal_entropy(self.logits(kept, tuned) + bias).sum()
             tuned.grad = torch.autograd.grad(loss, tuned)[0]
             optimizer.step()
-        return self.logits(plain, tuned.detach())[:, 0]
+        return self.logits(plain, tuned.detach())[:, 0] + bias

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tta_panda.checks import check_range
-from tta_panda.methods.base import TrainedMethod, TrainedOptions
 from tta_panda.methods.batch import Batch
 from tta_panda.methods.losses import entropy
+from tta_panda.methods.trained import TrainedMethod, TrainedOptions
 from tta_panda.models.base import Classifier
 
 

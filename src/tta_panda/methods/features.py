@@ -16,7 +16,7 @@ from tta_panda.methods.batch import Batch, Encoded
 from tta_panda.methods.passes import EncoderPasses
 from tta_panda.models.base import Classifier, ImageModel
 from tta_panda.models.devices import full_precision
-from tta_panda.panda import Debiaser, Negatives, Panda
+from tta_panda.panda import Correction, Debias, Debiaser, Evidence, Negatives, OffsetSource
 from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
 
 IMAGES_PER_PASS = 128
@@ -39,32 +39,37 @@ class Views:
 
 
 class Features:
-    """Image features for one stream: plain ones, or debiased by an offset.
+    """Image features for one stream: plain ones, or debiased.
 
     Args:
-        classifier: whose model encodes, and whose classes the choice of beta looks at.
-        panda: how to debias; None for plain features.
+        classifier: whose model encodes, and whose classes corrections are decided by.
+        debias: how to debias; None for plain features.
         seed: random seed of negatives and views, each with a generator of its own.
     """
 
-    def __init__(self, classifier: Classifier, panda: Panda | None, seed: int):
+    def __init__(self, classifier: Classifier, debias: Debias | None, seed: int):
         self.classifier = classifier
         self.views: Views | None = None
         """Which views frozen methods get beside the plain features."""
         self.seed = seed
         self.passes = EncoderPasses()
-        self.debiaser = None if panda is None else Debiaser(panda, classifier.model.negative_patch_size, seed)
+        self.debiaser = None if debias is None else debias.start(classifier.model.negative_patch_size, seed)
         self.view_generator = torch.Generator()
         self.reset()
 
     @property
-    def source(self) -> Debiaser | None:
-        """What the offset comes from, if anything is subtracted at all."""
-        return None if self.debiaser is None or self.debiaser.panda.beta == 0 else self.debiaser
+    def active(self) -> Debiaser | None:
+        """What decides corrections, if anything can be corrected at all."""
+        return self.debiaser if self.debiaser is not None and self.debiaser.is_active else None
 
     @property
     def are_debiased(self) -> bool:
-        return self.source is not None
+        return self.active is not None
+
+    @property
+    def source(self) -> OffsetSource | None:
+        """Where negatives come from, if any are needed."""
+        return None if self.active is None else self.active.source
 
     @property
     def views_key(self) -> object:
@@ -79,11 +84,11 @@ class Features:
         return Batch(prepared, images if images.dtype == torch.uint8 else images.float())  # MPS knows no float64
 
     def draw(self, images: Tensor) -> Negatives | None:
-        """Negatives of prepared images (B, C, S, S); None for plain features."""
+        """Negatives of prepared images (B, C, S, S); None where none are needed."""
         return None if self.source is None else self.source.draw(images)
 
     def encode(self, batch: Batch, model: ImageModel | None = None, class_embeddings: Tensor | None = None) -> Encoded:
-        """Embeddings from one pass over B+M images. The first pass draws the batch's negatives and chooses its beta.
+        """Embeddings from one pass over B+M images. The first draws the batch's negatives and decides its correction.
 
         Args:
             batch: what to encode.
@@ -93,8 +98,8 @@ class Features:
         if batch.negatives is None:
             batch.negatives = self.draw(batch.images)
         embedded = self.embed(batch.everything, model, batch.negatives)
-        encoded = self.with_beta(embedded, class_embeddings, batch.beta)
-        batch.beta = encoded.beta
+        encoded = self.corrected(embedded, class_embeddings, batch.correction)
+        batch.correction = encoded.correction
         return encoded
 
     def embed(self, images: Tensor, model: ImageModel | None = None, negatives: Negatives | None = None) -> Encoded:
@@ -117,22 +122,25 @@ class Features:
         assert self.source is not None
         return encoded._replace(offset=self.source.offset(embedded, negatives), negatives=len(embedded))
 
-    def with_beta(self, encoded: Encoded, class_embeddings: Tensor | None = None, beta: float | None = None) -> Encoded:
-        """The same with `beta`, or the one that the rule chooses; without an offset where nothing is subtracted."""
-        if self.source is None:
-            return encoded._replace(offset=None, beta=None)
-        if encoded.offset is None:
+    def corrected(
+        self, encoded: Encoded, class_embeddings: Tensor | None = None, correction: Correction | None = None
+    ) -> Encoded:
+        """The same with `correction`, or the one that is decided now; without any where nothing is debiased."""
+        if self.active is None:
+            return encoded._replace(offset=None, correction=Correction())
+        if self.source is not None and encoded.offset is None:
             raise InvalidInputError("This batch was encoded without negatives; encode it with the Panda that uses it.")
-        if beta is None:
-            scale = self.classifier.logit_scale
-            text = self.classifier.class_embeddings if class_embeddings is None else class_embeddings.detach()
-            plain = encoded.features.detach() @ text.T + self.classifier.bias / scale
-            beta = self.source.rule.choose(plain, encoded.offset.detach() @ text.T, scale)
-        return encoded._replace(beta=beta)
+        return encoded._replace(correction=correction or self.active.decide(self._evidence(encoded, class_embeddings)))
+
+    def _evidence(self, encoded: Encoded, class_embeddings: Tensor | None) -> Evidence:
+        scale, features = self.classifier.logit_scale, encoded.features.detach()
+        text = self.classifier.class_embeddings if class_embeddings is None else class_embeddings.detach()
+        offset = None if encoded.offset is None else encoded.offset.detach() @ text.T
+        return Evidence(features, features @ text.T + self.classifier.bias / scale, offset, scale)
 
     @torch.no_grad()
     def encode_frozen(self, batch: Batch) -> Encoded:
-        """Everything that methods with a frozen encoder work with, except beta. Not counted: it may serve several."""
+        """What methods with a frozen encoder work with, before its correction. Not counted: it may serve several."""
         batch.negatives = self.draw(batch.images)
         encoded = self.split(self.classifier.model.encode_image(batch.everything), batch.negatives)
         return self.encode_views(encoded, batch)
@@ -161,7 +169,7 @@ class Features:
     def count_frozen(self, encoded: Encoded) -> None:
         """Count what this stream alone would have needed of a pass that may have been shared."""
         views = 1 if self.views is None else self.views.count
-        self.passes.images += len(encoded.features) * views + (encoded.negatives if self.are_debiased else 0)
+        self.passes.images += len(encoded.features) * views + (0 if self.source is None else encoded.negatives)
 
     def reset(self) -> None:
         self.passes = EncoderPasses()
@@ -170,10 +178,10 @@ class Features:
             self.debiaser.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        debiaser = {} if self.debiaser is None else self.debiaser.state_dict()
-        return {**debiaser, "view_generator": self.view_generator.get_state()}
+        debiaser = None if self.debiaser is None else self.debiaser.state_dict()
+        return {"debiaser": debiaser, "view_generator": self.view_generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.view_generator.set_state(state["view_generator"].cpu())
         if self.debiaser is not None:
-            self.debiaser.load_state_dict(state)
+            self.debiaser.load_state_dict(state["debiaser"])

@@ -1,4 +1,4 @@
-"""The options of a method and of Panda by name, for callers that have them as text: the command line, and records."""
+"""Options by name, of methods and of what debiases them, for callers that have text: the command line, and records."""
 
 from __future__ import annotations
 
@@ -7,18 +7,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from tta_panda.errors import InvalidInputError, UnknownNameError
-from tta_panda.methods import METHODS, MethodName
+from tta_panda.methods import DEBIASES, METHODS, MethodName
 from tta_panda.methods.base import PROTOCOLS, SAMPLER, Method
 from tta_panda.methods.presets import Preset
 from tta_panda.methods.signatures import Option, check_options, check_signature, declared_options
 from tta_panda.models.base import Classifier
-from tta_panda.panda import Panda
+from tta_panda.panda import Centering, Debias, Level, Panda
 
 Options = dict[str, Any]
 
+_SETTINGS: dict[str, tuple[Any, Options]] = {
+    "panda": (Panda, {}),
+    "center": (Centering, {}),
+    "running": (Centering, {"half_life": 200.0}),
+    "level": (Level, {}),
+}
+"""What each part of a name stands for, and its defaults that differ from those of the class."""
+
 
 def default_options(name: MethodName) -> Options:
-    """Every option of a method with its default, Panda's included where the name asks for it."""
+    """Every option of a method with its default, and those of what debiases it."""
     return {key: option.default for key, option in _declared(name).items()}
 
 
@@ -33,16 +41,26 @@ def resolve_options(
     if protocol not in PROTOCOLS:
         raise UnknownNameError("protocol", protocol, PROTOCOLS)
     check_options(str(name), _declared(name), settings)
-    by_protocol = {"protocol": protocol} | ({"sampler": SAMPLER[protocol]} if name.panda else {})
-    return default_options(name) | by_protocol | (preset.options(name) if preset else {}) | dict(settings)
+    defaults, by_protocol = default_options(name), {"protocol": protocol, "sampler": SAMPLER[protocol]}
+    by_protocol = {key: value for key, value in by_protocol.items() if key in defaults}
+    return defaults | by_protocol | (preset.options(name) if preset else {}) | dict(settings)
 
 
 def build_method(name: MethodName, classifier: Classifier, options: Options, seed: int) -> Method:
     """The method with resolved options."""
-    panda = {key: value for key, value in options.items() if name.panda and key in declared_options(Panda)}
-    own = {key: value for key, value in options.items() if key not in panda}
-    debias = Panda(**panda) if name.panda else None
-    return METHODS.get(name.base)(classifier, debias=debias, seed=seed, **own)
+    shared = debias_options(name.debias)
+    own = {key: value for key, value in options.items() if key not in shared}
+    return METHODS.get(name.base)(classifier, debias=build_debias(name.debias, options), seed=seed, **own)
+
+
+def build_debias(name: str, options: Options) -> Debias | None:
+    """What a part of a method's name stands for, with resolved options: in `panda+level`, Panda is the level's gate."""
+    built: Debias | None = None
+    for part in name.split("+") if name else []:
+        settings, _ = _SETTINGS[part]
+        own = {key: value for key, value in options.items() if key in declared_options(settings)}
+        built = settings(**own) if built is None else settings(**own, gate=built)
+    return built
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -56,26 +74,32 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
-def panda_options() -> Options:
-    """Every option of Panda with its default."""
-    return {key: option.default for key, option in declared_options(Panda).items()}
+def debias_options(name: str) -> dict[str, Option]:
+    """Every option that a part of a method's name brings."""
+    options: dict[str, Option] = {}
+    for part in name.split("+") if name else []:
+        settings, defaults = _SETTINGS[part]
+        declared = {key: option for key, option in declared_options(settings).items() if key != "gate"}
+        options |= declared | {key: declared[key]._replace(default=default) for key, default in defaults.items()}
+    return options
 
 
 def check_method_class(cls: object) -> None:
     """Refuse what is no method, or one whose options cannot be read off its constructors."""
     if not isinstance(cls, type) or not issubclass(cls, Method):
         raise InvalidInputError(
-            f"A method is a class derived from FrozenMethod or TrainedMethod of tta_panda.methods.base, got {cls!r}."
+            f"A method is a class derived from tta_panda.FrozenMethod or tta_panda.TrainedMethod, got {cls!r}."
         )
     check_signature(cls)
-    if shared := sorted(set(declared_options(cls)) & set(declared_options(Panda))):
+    taken = {key for name in DEBIASES for key in debias_options(name)}
+    if shared := sorted(taken.intersection(declared_options(cls))):
         raise InvalidInputError(
-            f"{cls.__name__} has options that Panda has, too: {', '.join(shared)}. Rename them, so that a setting "
-            "means one thing."
+            f"{cls.__name__} has options that ways to debias have, too: {', '.join(shared)}. Rename them, so that a "
+            "setting means one thing."
         )
 
 
 def _declared(name: MethodName) -> dict[str, Option]:
     cls = METHODS.get(name.base)
     check_method_class(cls)
-    return declared_options(cls) | (declared_options(Panda) if name.panda else {})
+    return declared_options(cls) | debias_options(name.debias)

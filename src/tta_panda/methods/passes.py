@@ -22,7 +22,7 @@ class EncoderPasses:
         """What came after an earlier count."""
         return EncoderPasses(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
 
-    def count(self, kind: Literal["images", "texts"], encoded: Tensor) -> None:
-        """Count a pass by the embeddings (N, D) that came out of it."""
+    def count(self, kind: Literal["images", "texts"], encoded: Tensor, each: int = 1) -> None:
+        """Count a pass by the embeddings (N, D) that came out of it, each the mean of so many."""
         field = f"{kind}_with_gradient" if encoded.requires_grad else kind
-        setattr(self, field, getattr(self, field) + len(encoded))
+        setattr(self, field, getattr(self, field) + each * len(encoded))

@@ -1,27 +1,27 @@
 """Named settings: the paper's benchmarks, and what suits the embedded model.
 
-A preset sets every option of the ten methods but those that the protocol decides and those that only bound memory.
+A preset sets every option of every method but those that the protocol decides and those that only bound memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tta_panda.errors import UnknownNameError
 from tta_panda.methods import MethodName
 
-_ALL_BLOCKS = {"skip_last_blocks": 0}
+_TRAINED = {"skip_last_blocks": 0, "norm_statistics": "batch", "guard": False}
 _VIEWS = {"views": 64, "keep": 0.1, "augmentation": "augmix"}
 _FEW_VIEWS = {"views": 10, "keep": 0.3, "augmentation": "augmix"}  # minutes instead of hours on two cores
 
 _SHARED: dict[str, dict[str, Any]] = {
     "clip": {},
-    "tent": _ALL_BLOCKS,
-    "eta": {"margin": 0.5, "d_margin": 1.0, **_ALL_BLOCKS},
+    "tent": _TRAINED,
+    "eta": {"margin": 0.5, "d_margin": 1.0, **_TRAINED},
     # What the paper lists as SAR's learning rate is the radius rho; the optimiser's own is the same everywhere.
-    "sar": {"lr": 1e-3, "margin": 0.4, "reset_constant": 0.2, "optimizer": "adam", **_ALL_BLOCKS},
+    "sar": {"lr": 1e-3, "margin": 0.4, "reset_constant": 0.2, "optimizer": "adam", **_TRAINED},
     "deyo": {
         "lr": 1e-3,
         "filter_margin": 2.0,
@@ -31,13 +31,29 @@ _SHARED: dict[str, dict[str, Any]] = {
         "plpd_weight": 1.0,
         "destroy": "patches",
         "grid": 4,
-        **_ALL_BLOCKS,
+        **_TRAINED,
     },
     "tpt": {"lr": 1e-3, "steps": 1, "context": "a photo of a"},
     "dmn": {"slots": 50, "alpha": 0.3, "sharpness": 5.5},
     "zero": {"temperature": 0.0},
     "tps": {"steps": 1},
-    "bat": {"weight_decay": 0.01, **_ALL_BLOCKS},
+    "bat": {"weight_decay": 0.01, **_TRAINED},
+    # From here on not of Panda's paper: the values of each method's own code, and a beta that needs no labels.
+    "tda": {
+        "slots": 3,
+        "alpha": 2.0,
+        "sharpness": 5.0,
+        "doubt_slots": 2,
+        "doubt_alpha": 0.117,
+        "doubt_sharpness": 1.0,
+        "least_doubt": 0.2,
+        "most_doubt": 0.5,
+        "least_probability": 0.03,
+    },
+    "oga": {"slots": 8, "temperature": 0.05},
+    "stata": {"steps": 10, "inner_steps": 5, "neighbours": 3, "text_weight": 1.0, "alpha": 1.0},
+    "mint": {"prior": 10_000.0, **_TRAINED},
+    "im": {"diversity": 1.0, **_TRAINED},
 }
 """What all presets agree on."""
 
@@ -52,10 +68,13 @@ _PER_BENCHMARK: dict[str, dict[str, tuple[float, float, float]]] = {
     "zero": {"beta": (0.4, 0.5, 0.4)},
     "tps": {"beta": (0.6, 0.4, 0.4), "lr": (1e-2, 1e-3, 1e-3)},
     "bat": {"beta": (0.7, 0.3, 0.3), "lr": (1e-4, 2e-4, 2e-4)},
+    "mint": {"lr": (7e-3, 7e-3, 1.5e-2)},
+    "im": {"lr": (2e-4, 1e-4, 1e-4)},  # Tent's, as nothing is published
 }
-"""Values for CIFAR-10-C, CIFAR-100-C and ImageNet-C, by method and option, as in the paper's table."""
+"""Values for CIFAR-10-C, CIFAR-100-C and ImageNet-C, by method and option; of the ten as in the paper's table."""
 
-_MINI = {"sar": {"rho": 0.05}, **{method: {"lr": 1e-3} for method in ("tent", "eta", "tps", "bat")}}
+_MINI = {"sar": {"rho": 0.05}, **{method: {"lr": 1e-3} for method in ("tent", "eta", "tps", "bat", "im")}}
+_MINI |= {"mint": {"lr": 1.5e-2}, "tda": {"doubt_alpha": 1.0}, "oga": {"temperature": 0.2}}
 
 
 @dataclass(frozen=True)
@@ -69,12 +88,16 @@ class Preset:
     """Options by method; `beta` is Panda's."""
     panda: Mapping[str, Any]
     """Panda's options that are the same for all methods."""
+    templates: str = "photo"
+    """Prompts for the class names, one of `tta_panda.models.TEMPLATES`."""
 
     def options(self, method: MethodName) -> dict[str, Any]:
         """What the preset sets for a method, and for Panda where the name asks for it. Nothing for unknown methods."""
         own = dict(self.methods.get(method.base, {}))
         beta = own.pop("beta", "auto")
-        return {**own, **self.panda, "beta": beta} if method.panda else own
+        if "panda" not in method.debias:
+            return own
+        return {**own, **self.panda, "beta": beta if method.debias == "panda" else "auto"}
 
 
 def _preset(
@@ -82,7 +105,8 @@ def _preset(
 ) -> Preset:
     own = {method: {**options, **values.get(method, {})} for method, options in _SHARED.items()}
     own |= {method: {**own[method], **views} for method in ("tpt", "tps", "zero")}
-    return Preset(name, model, data, own, {"ratio": 0.1, "average": True, "detach_offset": False, **panda})
+    offset = {"ratio": 0.1, "average": True, "detach_offset": False, "negatives_half_life": 50.0, "refresh_every": None}
+    return Preset(name, model, data, own, offset | panda)
 
 
 def _benchmark(index: int, data: str, model: str) -> Preset:
@@ -90,15 +114,28 @@ def _benchmark(index: int, data: str, model: str) -> Preset:
         method: {option: per_benchmark[index] for option, per_benchmark in options.items()}
         for method, options in _PER_BENCHMARK.items()
     }
-    return _preset(data, model, data, values, _VIEWS, patch_size=32)
+    return _preset(data, model, data, values, _VIEWS, patch_size=32, pool=0)
 
 
 PRESETS: dict[str, Preset] = {
     "cifar10-c": _benchmark(0, "cifar10-c", "ViT-B-32-quickgelu:openai"),
     "cifar100-c": _benchmark(1, "cifar100-c", "ViT-B-32-quickgelu:openai"),
     "imagenet-c": _benchmark(2, "imagenet-c", "ViT-B-16-quickgelu:openai"),
-    "mini": _preset("mini", "mini", "glyphs-c", _MINI, _FEW_VIEWS, patch_size=None),
+    "mini": _preset("mini", "mini", "glyphs-c", _MINI, _FEW_VIEWS, patch_size=None, pool=32),
 }
+
+
+def _add(base: str, model: str, templates: str) -> None:
+    """Add a benchmark with another model and other prompts."""
+    name = f"{base}-{templates}"
+    PRESETS[name] = replace(PRESETS[base], name=name, model=model, templates=templates)
+
+
+# As Mint's own code runs the benchmarks, but for its batches of 20; and with the prompts that OpenAI has for ImageNet.
+_add("cifar10-c", "ViT-B-32-quickgelu:openai", "mint")
+_add("cifar100-c", "ViT-B-16-quickgelu:openai", "mint")
+_add("imagenet-c", "ViT-L-14-quickgelu:openai", "mint")
+_add("imagenet-c", "ViT-B-16-quickgelu:openai", "openai")
 
 
 def get_preset(name: str) -> Preset:

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from tta_panda.checks import check_range
 from tta_panda.methods.adaptation import find_blocks
-from tta_panda.methods.base import MethodOptions, TrainedMethod, check_classifier
+from tta_panda.methods.base import check_classifier
 from tta_panda.methods.batch import Batch
 from tta_panda.methods.losses import entropy
+from tta_panda.methods.trained import TrainedMethod, TrainingOptions
 from tta_panda.models.base import Classifier
 
 
@@ -32,7 +33,7 @@ class SAR(TrainedMethod):
         optimizer: `"adam"`, or `"sgd"` with momentum 0.9.
         skip_last_blocks: this many last blocks of the image encoder, and its final norm, do not adapt; None for a
             quarter of them, as the three of twelve in SAR's own code.
-        common: the arguments of every method.
+        common: the other arguments of every method that trains the encoder.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class SAR(TrainedMethod):
         reset_constant: float = 0.2,
         optimizer: Literal["adam", "sgd"] = "sgd",
         skip_last_blocks: int | None = None,
-        **common: Unpack[MethodOptions],
+        **common: Unpack[TrainingOptions],
     ):
         check_classifier(classifier)
         if skip_last_blocks is None:
@@ -87,13 +88,12 @@ class SAR(TrainedMethod):
                 return
             loss = entropies.mean()
             loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        if not self.follow_gradients(loss):
+            return
         latest = float(loss.detach())
         self.mean_loss = latest if self.mean_loss is None else 0.9 * self.mean_loss + 0.1 * latest
         if self.mean_loss < self.reset_constant:  # predictions must have collapsed: start over
-            self.restore()
-            self.mean_loss = None
+            self.restart()
 
 
 @contextlib.contextmanager

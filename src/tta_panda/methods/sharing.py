@@ -5,6 +5,7 @@ The passes are separate, so what a method gets is the same to the last bit, whic
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -47,7 +48,8 @@ class SharedFeatures:
         self._by_negatives: dict[object, Features] = {}
         for features in several:
             if features.source is not None:
-                own = Features(features.classifier, features.source.panda, features.seed)
+                drawing = dataclasses.replace(features.source.panda, beta=1.0)  # any that draws
+                own = Features(features.classifier, drawing, features.seed)
                 self._by_negatives.setdefault(features.source.key, own)
 
     @torch.no_grad()

@@ -1,20 +1,35 @@
-"""Saved states of methods: what they belong to, and whether a method can go on from one."""
+"""Saved states of methods: what they belong to, whether a method can go on from one, and their files.
+
+A file holds the tensors as safetensors and all else as JSON beside them, so that nothing in it can run.
+"""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+import hashlib
+import json
 import reprlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
-from tta_panda.errors import InvalidInputError
+from tta_panda.atomic import save_file
+from tta_panda.errors import InvalidInputError, StoreError
+from tta_panda.methods import METHODS
+from tta_panda.models.checkpoints import tensors_hash
+from tta_panda.panda import Centering, Debias, Level, Panda
 
 if TYPE_CHECKING:
     from tta_panda.methods.base import Method
+    from tta_panda.models.base import Classifier
 
 _SHOWN_DIFFERENCES = 3
+_FORMAT = "tta-panda state 1"
 
 
 def describe(method: Method) -> dict[str, Any]:
@@ -23,6 +38,7 @@ def describe(method: Method) -> dict[str, Any]:
         "method": type(method).__name__,
         "class_names": list(method.classifier.class_names),
         "embedding_size": method.classifier.class_embeddings.shape[1],
+        "model": method.classifier.digest,
         **method.options,
         "debias": repr(method.debias),
         **{name: list(parameter.shape) for name, parameter in getattr(method, "adapted", {}).items()},
@@ -48,8 +64,133 @@ def check_state(state: Any, method: Method) -> None:
 
 def on_device(value: Any, device: torch.device) -> Any:
     """A copy of a declared state, with tensors where the method computes."""
+    if isinstance(value, dict):
+        return {key: on_device(item, device) for key, item in value.items()}
     return value.to(device, copy=True) if isinstance(value, Tensor) else copy.deepcopy(value)
 
 
 def _short(value: Any) -> str:
     return value if isinstance(value, str) else reprlib.repr(value)
+
+
+def write_state(path: str | Path, method: Method, facts: Mapping[str, Any] | None = None) -> None:
+    """Write a method's state to a file, whole or not at all, with facts of the caller's beside it.
+
+    Facts may hold what states hold: tensors, numbers, strings and None, in dictionaries, lists and tuples.
+    """
+    content = {
+        "name": METHODS.name_of(type(method)),
+        "options": method.options,
+        "debias": _settings_of(method.debias),
+        "seed": method.features.seed,
+        "state": method.state_dict(),
+        "facts": dict(facts or {}),
+    }
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(_encode(content, "", tensors))
+    metadata = {"format": _FORMAT, "content": text, "digest": _digest(text, tensors)}
+    save_file(Path(path), safetensors.torch.save(tensors, metadata))
+
+
+def read_state(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The `state_dict` and the facts that `write_state` wrote."""
+    content = _read(Path(path))
+    return content["state"], content["facts"]
+
+
+def load_method(path: str | Path, classifier: Classifier) -> Method:
+    """The method that `method.save(path)` wrote, where it stood.
+
+    Args:
+        path: the file.
+        classifier: one like the method's: the same weights and classes.
+
+    Raises:
+        InvalidInputError: if the classifier is another one. The message says what differs.
+        StoreError: if the file is no state, or damaged.
+    """
+    content = _read(Path(path))
+    if content["name"] is None:
+        raise StoreError(
+            f"{path} is the state of {content['state']['made_by']['method']}, which was not registered as a method. "
+            "Make the method, and call method.load_state_dict(tta_panda.methods.state.read_state(path)[0])."
+        )
+    debias, seed = _debias_of(content["debias"]), content["seed"]
+    method = METHODS.get(content["name"])(classifier, debias=debias, seed=seed, **content["options"])
+    method.load_state_dict(content["state"])
+    return method
+
+
+def _settings_of(debias: Debias | None) -> dict[str, Any] | None:
+    """What debiases a method, in plain values."""
+    if debias is None:
+        return None
+    settings = {field.name: getattr(debias, field.name) for field in dataclasses.fields(debias)}
+    plain = {name: _settings_of(value) if isinstance(value, Debias) else value for name, value in settings.items()}
+    return {"kind": type(debias).__name__, **plain}
+
+
+def _debias_of(settings: dict[str, Any] | None) -> Debias | None:
+    if settings is None:
+        return None
+    kinds: dict[str, Callable[..., Debias]] = {kind.__name__: kind for kind in (Panda, Centering, Level)}
+    given = {name: _debias_of(value) if name == "gate" else value for name, value in settings.items() if name != "kind"}
+    return kinds[settings["kind"]](**given)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"Cannot read the state {path}: {error.strerror}.") from error
+    try:
+        tensors = safetensors.torch.load(data)
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        is_state = metadata["format"] == _FORMAT
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise StoreError(f"{path} is no state that a method saved, or it is cut short.") from error
+    if not is_state:
+        raise StoreError(f"{path} is a {metadata['format']!r}; expected {_FORMAT!r}. Save the state again.")
+    if metadata.get("digest") != _digest(metadata.get("content", ""), tensors):
+        raise StoreError(f"The state {path} is damaged: its content does not match its digest. Use another copy.")
+    return cast(dict[str, Any], _decode(json.loads(metadata["content"]), tensors))
+
+
+def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    return hashlib.sha256(f"{text} {tensors_hash(tensors)}".encode()).hexdigest()
+
+
+def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """A nested value as JSON, exactly; its tensors are put into `tensors` by their paths."""
+    if isinstance(value, Tensor):
+        while path in tensors:  # the keys 0 and "0" look the same in a path
+            path += "'"
+        tensors[path] = value.detach().cpu().contiguous().clone()
+        return {"tensor": path}
+    if isinstance(value, dict):
+        return {
+            "dict": [
+                [_encode(key, path, tensors), _encode(each, f"{path}/{key}", tensors)] for key, each in value.items()
+            ]
+        }
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_encode(each, f"{path}/{place}", tensors) for place, each in enumerate(value)]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise InvalidInputError(
+        f"A state cannot hold {path} of type {type(value).__name__}; it can hold tensors, numbers, strings and None, "
+        "in dictionaries, lists and tuples."
+    )
+
+
+def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    [(kind, content)] = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {_decode(key, tensors): _decode(each, tensors) for key, each in content}
+    items = [_decode(each, tensors) for each in content]
+    return items if kind == "list" else tuple(items)

@@ -8,9 +8,9 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from tta_panda.methods.base import TrainedMethod, TrainedOptions
 from tta_panda.methods.batch import Batch
 from tta_panda.methods.losses import entropy
+from tta_panda.methods.trained import TrainedMethod, TrainedOptions
 from tta_panda.models.base import Classifier
 
 
@@ -38,8 +38,12 @@ class Tent(TrainedMethod):
     def _adapt(self, batch: Batch) -> Tensor:
         with torch.enable_grad():
             logits = self.logits(batch)
-            self.step(entropy(logits).mean())
+            self.step(self.loss(logits))
         if self.predict == "before":
             return logits
         with torch.no_grad():
             return self.logits(dataclasses.replace(batch, negatives=None) if self.follows_reference else batch)
+
+    def loss(self, logits: Tensor) -> Tensor:
+        """What one step makes smaller, from logits (B, K)."""
+        return entropy(logits).mean()

@@ -11,7 +11,7 @@ from tta_panda.errors import InvalidInputError
 from tta_panda.methods.base import FrozenMethod, MethodOptions
 from tta_panda.methods.batch import Encoded
 from tta_panda.methods.features import Views
-from tta_panda.methods.losses import by_confidence, take_views
+from tta_panda.methods.losses import by_confidence
 from tta_panda.models.base import Classifier
 from tta_panda.views import Augmentation
 
@@ -59,7 +59,6 @@ class ViewMethod(FrozenMethod):
         """Views by rising entropy, as indices (B, V) into logits (B, V, K), and how many of the first count."""
         return by_confidence(logits), max(1, int(self.keep * logits.shape[1] + 1e-9))
 
-    def confident_views(self, features: Tensor) -> Tensor:
-        """Of features (B, V, D), those of the views that count (B, n, D)."""
-        order, count = self.rank(self.classifier.logits(features, self.class_embeddings))
-        return take_views(features, order[:, :count])
+    def view_logits(self, encoded: Encoded) -> Tensor:
+        """Logits (B, V, K) of all views."""
+        return self.classifier.logits(self.view_features(encoded), self.class_embeddings) + encoded.bias

@@ -49,7 +49,7 @@ class Zero(ViewMethod):
 
     @torch.no_grad()
     def _adapt_encoded(self, encoded: Encoded) -> Tensor:
-        logits = self.classifier.logits(self.view_features(encoded))
+        logits = self.view_logits(encoded)
         order, count = self.rank(logits)
         logits = take_views(logits, order)  # (B, V, K), most confident first
         if self.temperature > 0:

@@ -1,7 +1,26 @@
-"""Panda itself: negatives, the offset they give, and how much of it to subtract."""
+"""Panda itself, negatives and the offset they give, and other ways to debias a stream."""
 
 from tta_panda.panda.beta import Beta
-from tta_panda.panda.debias import Debiaser, Negatives, Panda
+from tta_panda.panda.centering import Centering
+from tta_panda.panda.debias import Correction, Debias, Debiaser, Evidence
+from tta_panda.panda.level import Level
 from tta_panda.panda.negatives import SAMPLERS, NegativePlan, apply_plan, sample_plan
+from tta_panda.panda.offset import Panda
+from tta_panda.panda.source import Negatives, OffsetSource
 
-__all__ = ["SAMPLERS", "Beta", "Debiaser", "NegativePlan", "Negatives", "Panda", "apply_plan", "sample_plan"]
+__all__ = [
+    "SAMPLERS",
+    "Beta",
+    "Centering",
+    "Correction",
+    "Debias",
+    "Debiaser",
+    "Evidence",
+    "Level",
+    "NegativePlan",
+    "Negatives",
+    "OffsetSource",
+    "Panda",
+    "apply_plan",
+    "sample_plan",
+]

@@ -1,0 +1,85 @@
+"""OGA (Fuchs et al. 2025, "Online Gaussian Test-Time Adaptation of Vision-Language Models")."""
+
+from __future__ import annotations
+
+import math
+from typing import Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tta_panda.checks import check_range
+from tta_panda.methods.base import FrozenMethod, MethodOptions
+from tta_panda.methods.batch import Encoded
+from tta_panda.methods.losses import entropy
+from tta_panda.methods.memory import Entries, empty_memory, offer
+from tta_panda.models.base import Classifier
+
+FEWEST_FOR_MEAN = 2
+FEWEST_FOR_COVARIANCE = 3
+"""Entries that one class must have."""
+
+
+class OGA(FrozenMethod):
+    """Classes as Gaussians of one covariance around the certain images seen so far; the text's prediction is the prior.
+
+    A batch enters the memory first and is then classified as a whole. The Gaussians are of plain features, and where
+    all means come from images, a shift of all features leaves them alone; text logits come from debiased ones.
+
+    The defaults are those of OGA's own code, the same for all data sets; it was not tried on corruptions.
+
+    Args:
+        slots: images that a class can remember; the least certain one makes room.
+        temperature: what log-likelihoods are multiplied with beside the prior.
+        common: the arguments of every method.
+    """
+
+    def __init__(
+        self, classifier: Classifier, *, slots: int = 8, temperature: float = 0.05, **common: Unpack[MethodOptions]
+    ):
+        super().__init__(classifier, **common)
+        check_range("slots", slots, 1)
+        check_range("temperature", temperature, 0)
+        self.slots = slots
+        self.temperature = temperature
+        self.memory: Entries
+        self.add_state("memory", empty_memory(classifier.class_embeddings))
+
+    @torch.no_grad()
+    def _adapt_encoded(self, encoded: Encoded) -> Tensor:
+        prior = self.classify(encoded).log_softmax(dim=-1)  # (B, K)
+        features, entropies = F.normalize(encoded.features, dim=-1), entropy(prior)
+        seen = {"features": features, "labels": prior.argmax(dim=1), "entropies": entropies}
+        # A prediction that is no better than chance is not remembered, even where there is room.
+        self.memory = offer(self.memory, seen, self.slots, entropies < math.log(prior.shape[1])).settle()
+        log_likelihoods = self._log_likelihoods(features)
+        return (prior + (self.temperature * log_likelihoods).log_softmax(dim=-1)).log_softmax(dim=-1)
+
+    def _log_likelihoods(self, features: Tensor) -> Tensor:
+        """(B, K) of features (B, D), up to what all classes have in common."""
+        entries, labels = self.memory["features"], self.memory["labels"]
+        texts = F.normalize(self.classifier.class_embeddings, dim=-1)
+        counts = labels.bincount(minlength=len(texts))[:, None]  # (K, 1)
+        sums = torch.zeros_like(texts).index_add_(0, labels, entries)
+        # The authors' code divides by all slots, also where some are free.
+        means = torch.where(counts < FEWEST_FOR_MEAN, texts, sums / (self.slots if self.follows_reference else counts))
+        if counts.max() >= FEWEST_FOR_COVARIANCE:
+            precision = _precision(entries - means[labels])
+        else:
+            precision = entries.shape[1] * torch.eye(entries.shape[1], device=entries.device)
+        weights = means @ precision  # (K, D)
+        return features @ weights.T - (weights * means).sum(dim=-1) / 2
+
+
+def _precision(residuals: Tensor) -> Tensor:
+    """The inverse covariance (D, D) of residuals (N, D), shrunk where they are few for so many dimensions."""
+    count, size = residuals.shape
+    centred = residuals - residuals.mean(dim=0)
+    covariance = (centred.T @ centred / (count - 1)).cpu()  # not every device has eigenvalues
+    if count > 4 * size:
+        inverse: Tensor = torch.linalg.pinv(covariance, hermitian=True)
+    else:
+        shrunk = (count - 1) * covariance + covariance.trace() * torch.eye(size)
+        inverse = size * torch.linalg.pinv(shrunk, hermitian=True)
+    return inverse.to(residuals.device)

@@ -1,0 +1,92 @@
+"""BatchNorm layers of trained methods: statistics of the batch's images, and a model that otherwise does not change."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from tta_panda import Panda, Tent, make_classifier, wrap_model
+from tta_panda.methods.adaptation import BatchStatistics
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    torch.manual_seed(0)
+    network = timm.create_model("test_resnet", num_classes=4).eval()
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm2d):  # as if it had been trained
+            nn.init.uniform_(layer.running_mean, -0.5, 0.5)
+            nn.init.uniform_(layer.running_var, 0.5, 2.0)
+            nn.init.uniform_(layer.weight, 0.5, 1.5)
+    return make_classifier(wrap_model(network), ["heart", "star", "anchor", "cloud"])
+
+
+def with_own_batch_statistics(module: nn.Module) -> nn.Module:
+    """A copy whose BatchNorm layers are in torch's training mode."""
+    twin = copy.deepcopy(module)
+    for layer in twin.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.train()
+    return twin
+
+
+def test_predictions_are_those_of_training_mode(classifier, images):
+    model = with_own_batch_statistics(classifier.model)
+    expected = classifier.logits(classifier.embed(model.encode_image(model.prepare(images[:8]))))
+    torch.testing.assert_close(Tent(classifier).adapt(images[:8]), expected.detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_gradients_are_those_of_training_mode():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.GELU(), nn.Conv2d(8, 4, 3), nn.BatchNorm2d(4), nn.Flatten()]
+    network = nn.Sequential(*layers, nn.BatchNorm1d(144)).eval()
+    twin, pixels = with_own_batch_statistics(network), torch.randn(5, 3, 10, 10)
+    twin(pixels).square().sum().sqrt().backward()
+    statistics = BatchStatistics()
+    statistics.attach(network)
+    with statistics.of(5):
+        network(torch.cat([pixels, torch.randn(2, 3, 10, 10)]))[:5].square().sum().sqrt().backward()
+    for one, other in zip(network.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-4, rtol=1e-4)
+    assert not network[1].running_mean.any()
+
+
+def test_running_statistics_are_used_where_asked_for_and_for_a_single_image(classifier, images):
+    model = classifier.model
+    plain = classifier.logits(classifier.embed(model.encode_image(model.prepare(images[:8])))).detach()
+    running = Tent(classifier, norm_statistics="running").adapt(images[:8])
+    torch.testing.assert_close(running, plain)
+    assert not torch.allclose(Tent(classifier).adapt(images[:8]), plain, atol=1e-2)
+    torch.testing.assert_close(Tent(classifier).adapt(images[:1]), plain[:1], atol=1e-5, rtol=1e-5)
+    assert Tent(classifier, debias=Panda(beta=0.5, patch_size=32)).adapt(images[:1]).isfinite().all()
+
+
+def test_negatives_do_not_enter_the_statistics(classifier, images):
+    method = Tent(classifier, debias=Panda(beta=0.5, ratio=0.5, patch_size=32))
+    with torch.no_grad():
+        encoded = method.encode(method.features.prepare(images[:8]))
+        plain = Tent(classifier).encode(method.features.prepare(images[:8]))
+    assert encoded.negatives == 4
+    torch.testing.assert_close(encoded.features, plain.features, atol=1e-5, rtol=1e-5)
+
+
+def test_the_callers_model_and_its_running_statistics_stay_as_they_are(classifier, images):
+    before = copy.deepcopy(classifier.model.state_dict())
+    method = Tent(classifier, lr=0.01)
+    first = method.adapt(images[:8])
+    second = method.adapt(images[:8])
+    assert not torch.equal(first, second)
+    saved = method.state_dict()
+    third = method.adapt(images[:8])
+    other = Tent(classifier, lr=0.01)
+    other.load_state_dict(saved)
+    assert torch.equal(other.adapt(images[:8]), third)
+    method.reset()
+    assert torch.equal(method.adapt(images[:8]), first)
+    assert not any(layer.training for layer in method.model.modules())
+    after = classifier.model.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())

@@ -1,0 +1,330 @@
+"""Where corrections come from: small batches under Panda, centring and levels, against straight-line numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tta_panda import CLIP, Tent
+from tta_panda.data import load_data
+from tta_panda.errors import InvalidInputError
+from tta_panda.evaluation.loop import evaluate, run_stream
+from tta_panda.methods import create_method, list_methods
+from tta_panda.methods.batch import Encoded
+from tta_panda.panda import Centering, Evidence, Level, OffsetSource, Panda
+from tta_panda.panda.absent import agreement
+
+SCALE = 20.0
+
+
+def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    values = rng.normal(size=shape)
+    return values / np.linalg.norm(values, axis=-1, keepdims=True)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+def numbered(count: int, start: int = 0) -> Tensor:
+    """Images of one value each, which negatives keep."""
+    return torch.arange(start, start + count).float().view(-1, 1, 1, 1).expand(-1, 3, 8, 8)
+
+
+# --- small batches --------------------------------------------------------------------------------------------------
+
+
+def values_in(negatives: Tensor) -> set[int]:
+    return {int(value) for value in negatives.unique()}
+
+
+def drawn_sizes(source: OffsetSource, sizes: list[int]) -> list[int]:
+    """How many negatives are drawn for batches of these sizes."""
+    drawn = []
+    for size in sizes:
+        negatives = source.draw(torch.rand(size, 3, 8, 8))
+        source.offset(torch.rand(len(negatives.images), 5), negatives)
+        drawn.append(len(negatives.images))
+    return drawn
+
+
+def test_large_batches_have_their_own_negatives_as_in_the_paper():
+    own, joined = (OffsetSource(Panda(pool=pool), 4, seed=0) for pool in (0, 32))
+    for start in (0, 40, 80):
+        first, second = own.draw(numbered(40, start)), joined.draw(numbered(40, start))
+        assert torch.equal(first.images, second.images)
+        assert values_in(first.images) <= set(range(start, start + 40))
+        embedded = torch.rand(4, 5)
+        assert torch.equal(joined.offset(embedded, second), embedded.mean(dim=0, keepdim=True))
+        own.offset(embedded, first)
+
+
+def test_one_negative_for_ten_single_images_cut_from_the_latest():
+    source = OffsetSource(Panda(pool=20), 4, seed=0)
+    seen = []
+    for image in range(60):
+        negatives = source.draw(numbered(1, image))
+        source.offset(torch.rand(len(negatives.images), 5), negatives)
+        if len(negatives.images):
+            seen.append(image)
+            assert values_in(negatives.images) <= set(range(max(0, image - 19), image + 1))
+    assert seen == [0, 10, 20, 30, 40, 50]
+
+
+@pytest.mark.parametrize(
+    ("panda", "sizes", "expected"),
+    [
+        (Panda(), [4] * 6, [1, 0, 0, 1, 0, 0]),
+        (Panda(), [15, 15], [2, 2]),
+        (Panda(pool=0), [1, 1, 1], [1, 1, 1]),
+        (Panda(refresh_every=3), [40] * 5, [4, 0, 0, 4, 0]),
+        (Panda(refresh_every=3), [1] * 5, [1, 0, 0, 1, 0]),
+        (Panda(average=False, refresh_every=3), [40, 40], [4, 4]),
+        (Panda(sampler="same_cell"), [4, 4], [1, 1]),
+        (Panda(ratio=0.01), [40, 40], [1, 1]),
+    ],
+    ids=str,
+)
+def test_when_negatives_are_drawn(panda, sizes, expected):
+    assert drawn_sizes(OffsetSource(panda, 4, seed=0), sizes) == expected
+
+
+def test_the_offset_of_small_batches_is_a_running_mean():
+    source, rng = OffsetSource(Panda(pool=100, negatives_half_life=30.0), 4, seed=0), np.random.default_rng(0)
+    total, weight = np.zeros(5), 0.0
+    for _ in range(4):
+        negatives = source.draw(torch.rand(20, 3, 8, 8))
+        embedded = rng.normal(size=(2, 5))
+        keep = 0.5 ** (20 / 30)
+        total, weight = keep * total + embedded.sum(0), keep * weight + 2
+        for _ in range(2):  # a second pass over the same batch changes nothing
+            offset = source.offset(torch.from_numpy(embedded), negatives)
+            np.testing.assert_allclose(offset[0], total / weight)
+
+
+def test_between_refreshes_the_last_offset_is_used(tiny_classifier, images):
+    method = CLIP(tiny_classifier, debias=Panda(beta=0.5, refresh_every=2))
+    first = method.features.encode_frozen(method.features.prepare(images[:40]))
+    second = method.features.encode_frozen(method.features.prepare(images[:40].flip(0)))
+    assert torch.equal(first.offset, second.offset)
+    assert (first.negatives, second.negatives) == (4, 0)
+
+
+def test_single_images_cost_a_tenth_more(tiny_classifier, images):
+    method = CLIP(tiny_classifier, debias=Panda())
+    for image in images[:40].split(1):
+        method.adapt(image)
+    assert method.passes.images == 44
+
+
+def test_the_gradient_flows_through_negatives_of_this_batch_alone(tiny_classifier, images):
+    method = Tent(tiny_classifier, debias=Panda(beta=0.5))
+    for image in images[:3].split(1):
+        assert method.adapt(image).isfinite().all()
+    assert method.passes.images_with_gradient == 4
+
+
+# --- centring -------------------------------------------------------------------------------------------------------
+
+
+def evidence(features: np.ndarray, text: np.ndarray, offset: np.ndarray | None = None) -> Evidence:
+    bias = None if offset is None else torch.from_numpy(offset @ text.T)
+    return Evidence(torch.from_numpy(features), torch.from_numpy(features @ text.T), bias, SCALE)
+
+
+def test_centring_is_cbc_on_the_batch_and_decays_over_the_stream():
+    rng = np.random.default_rng(0)
+    text, batches = unit(rng, 6, 8), [unit(rng, size, 8) for size in (20, 5, 1)]
+    of_batch, of_stream = Centering(beta=0.8).start(8, 0), Centering(half_life=10.0).start(8, 0)
+    total, images = np.zeros(8), 0.0
+    for features in batches:
+        keep = 0.5 ** (len(features) / 10)
+        total, images = keep * total + features.sum(0), keep * images + len(features)
+        np.testing.assert_allclose(of_batch.decide(evidence(features, text)).shift[0], 0.8 * features.mean(0))
+        np.testing.assert_allclose(of_stream.decide(evidence(features, text)).shift[0], total / images)
+
+
+def test_centring_makes_the_mean_logits_of_a_batch_equal(tiny_classifier, images):
+    method = create_method("cbc", tiny_classifier)
+    assert method.debias == Centering(beta=1.0)
+    np.testing.assert_allclose(method.adapt(images[:16]).mean(dim=0), 0, atol=1e-4)
+
+
+# --- level ----------------------------------------------------------------------------------------------------------
+
+
+def reference_bias(stream, level: Level, betas: list[float]) -> list[np.ndarray]:
+    """What is added to logits, batch by batch, for similarities l, those of the offset b, and the judge's betas."""
+    total = weight = offset = images = 0.0
+    mean = seen = up = down = 0.0
+    found = []
+    for (plain, bias), beta in zip(stream, betas, strict=True):
+        keep, size = 0.5 ** (len(plain) / level.half_life), len(plain)
+        absent = (1 - softmax(SCALE * (plain - beta * bias))) ** level.exponent
+        total = keep * total + (absent * plain).sum(0) + 0.02 * size * plain.mean()
+        weight = keep * weight + absent.sum(0) + 0.02 * size
+        offset, images = keep * offset + size * bias[0], keep * images + size
+        a, b = total / weight - (total / weight).mean(), offset / images - (offset / images).mean()
+        mean, seen = keep * mean + plain.sum(0), keep * seen + size
+        deviations = plain - mean / seen
+        deviations = deviations - deviations.mean(1, keepdims=True)
+        up, down = keep * up + deviations.max(1).sum(), keep * down - deviations.min(1).sum()
+        variety = np.clip((up / down - 0.95) / 0.1, 0, 1)
+        gate = 1.0 if level.gate is None else 0.5 + 0.5 * agreement(torch.from_numpy(a), torch.from_numpy(b))
+        gamma = variety * gate if level.gamma == "auto" else level.gamma
+        found.append(-SCALE * gamma * a)
+    return found
+
+
+def make_stream(classes: int = 8, sizes=(30, 30, 7, 1)) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(3)
+    pull = 0.1 * rng.normal(size=classes)
+    made = []
+    for size in sizes:
+        of_class = 0.15 * np.eye(classes)[rng.integers(classes, size=size)]
+        plain = of_class + pull + 0.05 * rng.normal(size=(size, classes))
+        made.append((plain, (pull + 0.05 * rng.normal(size=classes))[None]))
+    return made
+
+
+def biases(level: Level, stream) -> tuple[list[np.ndarray], list[float]]:
+    """What a level adds to logits, and the betas of its judge."""
+    debiaser, found, betas = level.start(8, 0), [], []
+    for plain, bias in stream:
+        similarities, offset = torch.from_numpy(plain), None if level.gate is None else torch.from_numpy(bias)
+        found.append(debiaser.decide(Evidence(similarities, similarities, offset, SCALE)).bias.numpy())
+        betas.append(debiaser.beta or 0.0)
+    return found, betas
+
+
+@pytest.mark.parametrize(
+    "level",
+    [
+        Level(),
+        Level(gamma=0.7, exponent=2.0, half_life=20.0),
+        Level(gate=Panda(), judge="plain"),
+        Level(gate=Panda()),
+        Level(gate=Panda(beta=0.6)),
+        Level(gamma=1.0, gate=Panda(beta="information")),
+    ],
+    ids=str,
+)
+def test_levels_equal_their_formulas(level):
+    stream = make_stream()
+    found, betas = biases(level, stream)
+    judging = [beta if level.judge == "panda" else 0.0 for beta in betas]
+    for ours, expected in zip(found, reference_bias(stream, level, judging), strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-9)
+
+
+def test_a_level_does_not_depend_on_how_often_a_class_occurs():
+    rng = np.random.default_rng(0)
+    pull = 0.1 * rng.normal(size=6)
+
+    def level_of(frequencies: list[float]) -> np.ndarray:
+        labels = rng.choice(6, size=2000, p=frequencies)
+        plain = 0.6 * np.eye(6)[labels] + pull + 0.03 * rng.normal(size=(2000, 6))
+        return biases(Level(gamma=1.0), [(plain, plain[:1])])[0][0] / -SCALE
+
+    balanced, shifted = level_of([1 / 6] * 6), level_of([0.7, 0.1, 0.05, 0.05, 0.05, 0.05])
+    np.testing.assert_allclose(balanced, pull - pull.mean(), atol=0.01)
+    np.testing.assert_allclose(shifted, balanced, atol=0.01)
+
+
+@pytest.mark.parametrize("level", [Level(), Level(gate=Panda())], ids=str)
+def test_a_level_does_not_look_at_what_all_classes_share(level):
+    stream = make_stream()
+    moved = [(plain + 0.3, bias - 0.2) for plain, bias in stream]
+    for ours, others in zip(biases(level, stream)[0], biases(level, moved)[0], strict=True):
+        np.testing.assert_allclose(ours, others, atol=1e-9)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_single_images_of_few_classes_are_finite(classes):
+    for level in (Level(), Level(gate=Panda())):
+        found, _ = biases(level, make_stream(classes, sizes=(1, 1, 1)))
+        assert all(np.isfinite(bias).all() for bias in found)
+        assert not found[0].any()  # one image shows no variety
+
+
+# --- in methods -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("debias", [Centering(), Level(gamma=1.0), Level(gate=Panda())], ids=str)
+def test_frozen_and_trained_methods_are_corrected_alike(debias, tiny_classifier, images):
+    """Before its first step, Tent predicts what CLIP does."""
+    torch.testing.assert_close(
+        Tent(tiny_classifier, debias=debias).adapt(images[:16]), CLIP(tiny_classifier, debias=debias).adapt(images[:16])
+    )
+
+
+def test_a_level_is_added_to_logits_and_moves_no_feature(tiny_classifier):
+    method = CLIP(tiny_classifier, debias=Level(gamma=0.5))
+    encoded = Encoded(torch.nn.functional.normalize(torch.randn(9, 16), dim=1))
+    corrected = method.features.corrected(encoded)
+    assert torch.equal(corrected.debiased, encoded.features)
+    expected = tiny_classifier.logits(encoded.features) + corrected.bias
+    torch.testing.assert_close(method.classify(corrected), expected)
+    assert method.gamma == 0.5 and method.beta is None
+
+
+def test_beta_of_a_judge_can_be_set_and_that_of_none_cannot(tiny_classifier, images):
+    method = CLIP(tiny_classifier, debias=Level(gate=Panda()))
+    method.beta = 0.4
+    method.reset()
+    assert method.debias == Level(gate=Panda(beta=0.4, sampler="pool"))
+    expected = CLIP(tiny_classifier, debias=Level(gate=Panda(beta=0.4))).adapt(images[:16])
+    assert torch.equal(method.adapt(images[:16]), expected)
+    with pytest.raises(InvalidInputError, match="without a gate has no beta"):
+        CLIP(tiny_classifier, debias=Level()).beta = 0.4
+    with pytest.raises(InvalidInputError, match="beta must be a number, got 'auto'"):
+        CLIP(tiny_classifier, debias=Centering()).beta = "auto"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Centering(beta=-1.0), "beta must be a number >= 0, got -1.0"),
+        (lambda: Centering(half_life=0.0), "half_life must be a number >= 1"),
+        (lambda: Level(gamma="full"), "gamma must be a number or 'auto'"),
+        (lambda: Level(gamma=-0.5), "gamma must be a number >= 0"),
+        (lambda: Level(exponent=-1.0), "exponent must be"),
+        (lambda: Level(judge="clip"), "judge must be 'plain' or 'panda'"),
+        (lambda: Level(gate=Centering()), "gate must be Panda or None"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(make, message):
+    with pytest.raises(InvalidInputError, match=message):
+        make()
+
+
+def test_what_is_no_way_to_debias_is_refused(tiny_classifier):
+    with pytest.raises(InvalidInputError, match=r"debias must be a Panda, Centering, Level or None.*debias=Panda"):
+        CLIP(tiny_classifier, debias=0.4)
+
+
+def test_every_way_shares_encoder_passes(mini_classifier):
+    """Records are the same whether a method ran alone or with others, and hold the strengths."""
+    from tta_panda.data.stream import Stream
+
+    stream = Stream(load_data("glyphs-val-c", "gaussian_noise", limit=60), 20, seed=0)
+    methods = [create_method(name, mini_classifier) for name in list_methods("clip*")]
+    together = [evaluation.result() for evaluation in run_stream(methods, stream)]
+    for method, result in zip(methods, together, strict=True):
+        alone = run_stream([method], stream)[0].result()
+        assert (alone.nll, alone.accuracy, alone.passes) == (result.nll, result.accuracy, result.passes)
+        assert (alone.mean_beta, alone.mean_gamma) == (result.mean_beta, result.mean_gamma)
+    strengths = {name: (r.mean_beta, r.mean_gamma) for name, r in zip(list_methods("clip*"), together, strict=True)}
+    assert {name for name, (beta, _) in strengths.items() if beta is None} == {"clip", "clip+level"}
+    assert {name for name, (_, gamma) in strengths.items() if gamma is not None} == {"clip+level", "clip+panda+level"}
+
+
+def test_a_level_helps_where_a_corruption_pulls(mini_classifier):
+    from tta_panda.data.stream import Stream
+
+    stream = Stream(load_data("glyphs-val-c", "gaussian_noise", limit=400), 50, seed=0)
+    plain, level = (evaluate(create_method(name, mini_classifier), stream) for name in ("clip", "clip+panda+level"))
+    assert level.accuracy > plain.accuracy + 0.05

@@ -1,0 +1,79 @@
+"""The memory of certain images that DMN, TDA and OGA share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tta_panda.methods.memory import Entries, empty_memory, offer
+
+CLASSES = 3
+
+
+def images(count: int, seed: int = 0) -> Entries:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "features": torch.arange(count, dtype=torch.float)[:, None],  # each image is known by its number
+        "labels": torch.randint(CLASSES, (count,), generator=generator),
+        "entropies": torch.rand(count, generator=generator),
+    }
+
+
+def part(batch: Entries, piece: slice) -> Entries:
+    return {name: rows[piece] for name, rows in batch.items()}
+
+
+def numbers(entries: Entries) -> list[int]:
+    return entries["features"][:, 0].int().tolist()
+
+
+def one_by_one(batch: Entries, slots: int, eligible: Tensor) -> list[set[int]]:
+    """Who is in the memory at the turn of each image."""
+    held: list[list[int]] = [[] for _ in range(CLASSES)]
+    seen = []
+    for image, label in enumerate(batch["labels"].tolist()):
+        own = held[label]
+        if eligible[image] and len(own) < slots:
+            own.append(image)
+        elif eligible[image]:
+            worst = max(own, key=lambda other: batch["entropies"][other])
+            if batch["entropies"][image] < batch["entropies"][worst]:
+                own.remove(worst)
+                own.append(image)
+        seen.append({image for own in held for image in own})
+    return seen
+
+
+@pytest.mark.parametrize("sizes", [(40,), (1,) * 40, (7, 20, 1, 12)])
+@pytest.mark.parametrize("slots", [1, 2, 50])
+def test_every_image_finds_what_it_would_find_one_by_one(sizes, slots):
+    batch = images(40)
+    eligible = torch.rand(40, generator=torch.Generator().manual_seed(1)) < 0.8
+    expected = one_by_one(batch, slots, eligible)
+    memory, start = empty_memory(batch["features"]), 0
+    for size in sizes:
+        piece = slice(start, start + size)
+        stay = offer(memory, part(batch, piece), slots, eligible[piece])
+        there = stay.column("features")[:, 0].int().tolist()
+        assert torch.equal(stay.rows("features", torch.arange(len(there))), stay.column("features"))
+        found = [{image for image, held in zip(there, row, strict=True) if held} for row in stay.is_held.tolist()]
+        assert found == expected[piece]
+        memory, start = stay.settle(), start + size
+        assert set(numbers(memory)) == expected[start - 1]
+
+
+def test_nothing_eligible_changes_nothing():
+    batch = images(10)
+    memory = offer(empty_memory(batch["features"]), batch, 2).settle()
+    before = {name: rows.clone() for name, rows in memory.items()}
+    stay = offer(memory, images(10, seed=3), 2, torch.zeros(10, dtype=torch.bool))
+    assert stay.is_held.all()
+    assert all(torch.equal(rows, before[name]) for name, rows in stay.settle().items())
+
+
+def test_further_columns_stay_with_their_images():
+    batch = images(30)
+    nothing = {**empty_memory(batch["features"]), "twice": torch.empty(0)}
+    kept = offer(nothing, {**batch, "twice": 2 * batch["features"][:, 0]}, 2).settle()
+    assert kept["twice"].tolist() == [2 * number for number in numbers(kept)]
