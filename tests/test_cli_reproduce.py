@@ -49,6 +49,19 @@ def test_a_plan_says_what_runs_what_exists_and_how_long_it_takes(tmp_path, capsy
     assert "2 runs, 2 exist. The others take about 0 seconds" in capsys.readouterr().out
 
 
+def test_a_stream_of_all_corruptions_from_runs_to_page(tmp_path, capsys):
+    reproduce("fig-continual", *SMALL, "-o", tmp_path, "--json")
+    made = json.loads(capsys.readouterr().out)
+    records = RunStore(tmp_path / "records").records()
+    assert made["runs"] == len(records) == 4
+    assert {(record.config.stream.order, len(record.domains)) for record in records} == {("continual", 15)}
+    accuracies, betas = ({name: row[-1] for name, row in table["rows"].items()} for table in made["rows"][0]["tables"])
+    tent = next(record for record in records if record.config.method.name == "tent+panda")
+    assert accuracies["fog"]["value"] == pytest.approx(100 * tent.domains["fog"].accuracy)
+    assert betas["snow"]["value"] == pytest.approx(tent.domains["snow"].mean_beta)
+    assert "Beyond the paper. tta-panda reproduce fig-continual" in Path(made["report"]).read_text(encoding="utf-8")
+
+
 def test_timed_runs_stand_alone_and_have_records_of_their_own(tmp_path):
     experiments = [EXPERIMENTS.get(name)() for name in ("table-time", "table-main")]
     together, timed = divide_work(
@@ -103,7 +116,7 @@ def test_several_benchmarks_by_one_command(tmp_path, tiny_checkpoint):
     ("arguments", "message"),
     [
         (["table-mian"], "Did you mean 'table-main'"),
-        (["table-main", "--set", "beta=best"], "paper, auto, grid or a number"),
+        (["table-main", "--set", "beta=best"], "paper, grid, auto, slope, shrinkage, information or a number"),
         (["table-main", "--set", "beta=paper"], "--preset"),
         (["table-main", "--seed", "4-0"], "range"),
         (["table-main", "--preset", "cifar"], "cifar10-c"),
@@ -158,7 +171,7 @@ def test_killed_three_times_and_as_if_nothing_had_happened(tmp_path):
 def test_memory_is_that_of_what_went_on():
     watch = PeakMemory(torch.device("cpu"))
     before = watch.read()
-    block = torch.ones(64 << 18)  # 64 MB, touched
+    block = torch.ones(64 << 18).share_memory_()  # 64 MB, touched, and not taken from memory that was freed
     after = watch.read()
     assert before is not None and after is not None and after - before > 32 << 20
     del block
@@ -181,14 +194,14 @@ def test_what_cannot_be_read_is_left_out_and_the_rest_is_shown(tmp_path, tiny_ch
 
 
 def test_a_diverged_run_is_remembered(tmp_path, monkeypatch, capsys):
-    original = Tent.adapt
+    original = Tent._adapt
     calls = []
 
-    def broken(self, images):
-        calls.append(len(images))
-        return original(self, images) * (float("nan") if self.features.debiaser is None else 1.0)
+    def broken(self, batch):
+        calls.append(len(batch.images))
+        return original(self, batch) * (float("nan") if self.features.debiaser is None else 1.0)
 
-    monkeypatch.setattr(Tent, "adapt", broken)
+    monkeypatch.setattr(Tent, "_adapt", broken)
     for _ in range(2):
         reproduce("fig-evolution", *SMALL, "-o", tmp_path)
         assert "diverged: tent on gaussian_noise at severity 5, seed 0" in capsys.readouterr().err

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+import statistics
 from dataclasses import fields, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from records import make_record
 from rich.console import Console
+from scipy import stats
 
 from tta_panda.cli.report import read_comparisons, write_report
 from tta_panda.evaluation.config import MethodConfig, StreamConfig
@@ -19,7 +24,7 @@ from tta_panda.reporting.pages import Section, write_tables
 from tta_panda.reporting.terminal import print_result
 from tta_panda.reporting.text import to_text
 from tta_panda.results.comparison import compare, corruption_table, passes_table, summary_table, verdicts
-from tta_panda.results.table import ACCURACY, BIAS, NOT_RUN, Cell, over_seeds
+from tta_panda.results.table import ACCURACY, BIAS, NOT_RUN, Cell, half_interval, over_seeds
 
 
 def pair(corruption: str, plain: float, panda: float, method: str = "clip", **stream) -> list[RunRecord]:
@@ -39,17 +44,53 @@ def test_plain_panda_and_difference_stand_side_by_side():
     accuracy, bias = corruption_table(comparison, ACCURACY), corruption_table(comparison, BIAS)
     assert [column.title for column in accuracy.columns] == ["clip", "clip+panda", "Δ"]
     assert rows_of(accuracy) == {
-        "clean": ["90.0", "90.0", "+0.0"],
-        "snow": ["20.0", "10.0", "-10.0"],
-        "fog": ["50.0", "60.0", "+10.0"],
-        "mean of 2": ["35.0", "35.0", "+0.0"],  # clean is no corruption
+        "clean": ["90.0", "90.0", "+0.0 ± 0.0"],  # every tenth of a made-up stream is alike
+        "snow": ["20.0", "10.0", "-10.0 ± 0.0"],
+        "fog": ["50.0", "60.0", "+10.0 ± 0.0"],
+        "mean of 2": ["35.0", "35.0", "+0.0 ± 0.0"],  # clean is no corruption
     }
-    for table in (accuracy, bias):
-        kinds = {row.name: row.cells[2].kind for row in to_text(table).rows}
-        assert kinds == {"clean": "", "snow": "worse", "fog": "better", "mean of 2": ""}
+    assert rows_of(bias)["fog"] == ["0.500", "0.400", "-0.100"]  # of one seed's bias nothing is known
     [sentence] = verdicts(comparison)
-    assert "accuracy 35.0 → 35.0 (+0.0)" in sentence
+    assert "accuracy 35.0 → 35.0 (+0.0 ± 0.0)" in sentence
     assert sentence.endswith("bias 0.650 → 0.650 (+0.000), lower on 1 and higher on 1 of 2")
+
+
+def test_differences_are_coloured_only_where_they_exceed_their_margin():
+    seeds = {"fog": (0.1, 0.12, 0.11), "snow": (0.1, -0.02, 0.0), "frost": (-0.1, -0.1, -0.1), "contrast": (0.0,) * 3}
+    records = [
+        record
+        for corruption, gains in seeds.items()
+        for seed, gain in enumerate(gains)
+        for record in pair(corruption, 0.5, 0.5 + gain, seed=seed)
+    ]
+    kinds = {"fog": "better", "snow": "", "frost": "worse", "contrast": ""}
+    [comparison] = compare(records)
+    for metric in (ACCURACY, BIAS):
+        found = {row.name: row.cells[2].kind for row in to_text(corruption_table(comparison, metric)).rows}
+        assert {name: found[name] for name in kinds} == kinds
+    [alone] = compare([record for record in records if record.config.stream.seed == 0])
+    kinds = {row.name: row.cells[2].kind for row in to_text(corruption_table(alone, BIAS)).rows}
+    assert set(kinds.values()) == {""}
+
+
+@given(st.lists(st.floats(-50, 50), min_size=2, max_size=60))
+def test_margins_are_students(values):
+    interval = stats.ttest_1samp(values, 0).confidence_interval(0.95) if len(set(values)) > 1 else (0, 0)
+    assert half_interval(values) == pytest.approx((interval[1] - interval[0]) / 2, rel=2e-3, abs=1e-6)
+
+
+def test_one_seed_is_paired_by_tenths_of_the_stream():
+    gains = {"fog": [0.1, 0.3, -0.1, 0.2, 0.0, 0.1, 0.2, 0.0, 0.1, 0.1], "snow": [0.0, 0.1] * 5}
+    records = []
+    for corruption, of in gains.items():
+        plain, panda = pair(corruption, 0.5, 0.5 + statistics.fmean(of))
+        tenths = [panda.tenths[0].model_copy(update={"accuracy": 0.5 + gain}) for gain in of]
+        records += [plain, panda.model_copy(update={"tenths": tenths})]
+    [comparison] = compare(records)
+    gains["mean of 2"] = [statistics.fmean(both) for both in zip(*gains.values(), strict=True)]
+    for row in corruption_table(comparison, ACCURACY).rows:
+        error = statistics.stdev(gains[row.name]) / math.sqrt(10)
+        assert row.cells[2].margin == pytest.approx(100 * stats.t.ppf(0.975, 9) * error, rel=1e-3)
 
 
 def test_many_methods_are_summed_up_one_per_row():
@@ -59,7 +100,8 @@ def test_many_methods_are_summed_up_one_per_row():
     [comparison] = compare(records)
     rows = rows_of(summary_table(comparison))
     assert list(rows) == ["clip", "tent", "eta", "sar"]
-    assert rows["clip"] == ["35.0", "50.0", "+15.0", "0.650", "0.500", "-0.150", "2", "90.0", "80.0", "-10.0"]
+    assert rows["clip"][:6] == ["35.0", "50.0", "+15.0 ± 0.0", "0.650", "0.500", "-0.150"]
+    assert rows["clip"][6:] == ["2", "90.0", "80.0", "-10.0 ± 0.0"]
     assert rows["tent"][-1] == NOT_RUN
     assert rows_of(passes_table(comparison))["clip"] == ["100.0", "12.5", "0.0", "0.0"]
     assert len(corruption_table(comparison, ACCURACY).columns) == 12
@@ -75,7 +117,7 @@ def test_seeds_are_averaged_with_their_spread_and_differences_are_paired():
     [comparison] = compare(seeds)
     rows = rows_of(corruption_table(comparison, ACCURACY))
     assert rows["fog"] == ["40.0 ± 14.1", "50.0 ± 14.1", "+10.0 ± 0.0"]  # both seeds gain ten points
-    assert rows["mean of 2"] == ["35.0 ± 0.0", "35.0 ± 7.1", "+0.0 ± 7.1"]
+    assert rows["mean of 2"] == ["35.0 ± 0.0", "35.0 ± 7.1", "+0.0 ± 63.5"]  # two seeds say little
 
 
 def test_missing_cells_say_so_and_means_take_the_seeds_that_all_have():
@@ -99,7 +141,14 @@ def test_options_tell_columns_of_one_method_apart():
     assert titles == ["clip", "clip+panda (beta=auto)", "Δ", "clip+panda (beta=0.4)", "Δ"]
 
 
-OTHER_VALUES = {"precision": "bf16", "order": "given", "preprocess": "exact", "severity": 3, "limit": 10}
+OTHER_VALUES = {
+    "precision": "bf16",
+    "order": "given",
+    "preprocess": "exact",
+    "severity": 3,
+    "limit": 10,
+    "ignore_orientation": True,
+}
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(StreamConfig)])
@@ -169,7 +218,7 @@ def test_runs_that_diverged_say_so_in_every_table():
     assert [column.title for column in table.columns] == ["clip", "clip+panda", "Δ", "tent"]
     rows = rows_of(table)
     assert rows["frost"] == ["50.0", "diverged", "diverged", NOT_RUN]
-    assert rows["fog"] == ["50.0", "60.0", "+10.0", "diverged"]
+    assert rows["fog"] == ["50.0", "60.0", "+10.0 ± 0.0", "diverged"]
     assert "tent" not in rows_of(passes_table(comparison))
 
 
@@ -180,7 +229,7 @@ def test_every_column_of_every_table_is_in_its_csv_file():
     [comparison] = compare(records)
     for table in comparison.result.tables:
         header, *rows = csv.reader(io.StringIO(to_csv(table)))
-        spreads = sum(title.endswith(" s.d.") for title in header)
+        spreads = sum(title.endswith((" s.d.", " margin")) for title in header)
         assert len(set(header)) == len(header) == 1 + len(table.columns) + spreads
         assert all(len(row) == len(header) for row in rows)
 
@@ -197,7 +246,7 @@ def test_the_report_has_every_table_as_a_file_and_escapes_names(tmp_path):
     assert names == {
         f"comparison-{index}-{table}.{suffix}"
         for index in (1, 2)
-        for table in ("summary", "accuracy", "bias", "passes")
+        for table in ("summary", "accuracy", "bias", "calibration", "passes")
         for suffix in ("csv", "md", "tex")
     }
 

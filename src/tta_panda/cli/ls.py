@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import JsonOption, make_console, print_json, print_rows
+from tta_panda.cli.common import JsonOption, print_json, print_rows
 from tta_panda.errors import UnknownNameError
+from tta_panda.progress import make_console
 
 Rows = list[dict[str, Any]]
 
@@ -44,12 +45,13 @@ def _short(key: str, value: Any) -> Any:
 
 
 def _methods(pattern: str) -> Rows:
-    from tta_panda.methods import METHODS, PANDA_SUFFIX, list_methods, parse_method
-    from tta_panda.methods.options import default_options, panda_options
+    from tta_panda.methods import DEBIASES, METHODS, list_methods, parse_method
+    from tta_panda.methods.options import debias_options, default_options
 
     names = list_methods() if "+" in pattern else list(METHODS)
     rows = [{"name": name, "options": default_options(parse_method(name))} for name in names]
-    return [*rows, {"name": f"NAME+{PANDA_SUFFIX}", "options": panda_options()}]
+    shared = {name: {key: option.default for key, option in debias_options(name).items()} for name in DEBIASES}
+    return [*rows, *({"name": f"NAME+{name}", "options": options} for name, options in shared.items())]
 
 
 def _models(pattern: str) -> Rows:
@@ -68,7 +70,13 @@ def _presets(_pattern: str) -> Rows:
     from tta_panda.methods.presets import PRESETS
 
     return [
-        {"name": preset.name, "model": preset.model, "method": method, "options": options}
+        {
+            "name": preset.name,
+            "model": preset.model,
+            "templates": preset.templates,
+            "method": method,
+            "options": options,
+        }
         for preset in PRESETS.values()
         for method, options in preset.methods.items()
     ]
@@ -85,7 +93,13 @@ def _experiments(_pattern: str) -> Rows:
         runs = {"runs": len(experiment.runs(full)), "quick": len(experiment.runs(quick))}
         about = f"{experiment.title}. {experiment.about}"
         rows.append(
-            {"name": name, "about": about, "in the paper": experiment.in_paper, **runs, "needs": experiment.needs(full)}
+            {
+                "name": name,
+                "about": about,
+                "in the paper": experiment.in_paper or None,
+                **runs,
+                "needs": experiment.needs(full),
+            }
         )
     return rows
 

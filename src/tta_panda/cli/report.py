@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tta_panda.cli.common import JsonOption, make_console, print_json
+from tta_panda.cli.common import JsonOption, print_json
+from tta_panda.progress import make_console
 
 if TYPE_CHECKING:
     from tta_panda.evaluation.record import RunRecord
@@ -25,17 +26,23 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The page.", show_default="report.html in the folder")
     ] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="File for one row per record.")] = None,
+    parquet: Annotated[Path | None, typer.Option("--parquet", help="The same rows; needs tta-panda[parquet].")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the tables of a folder of records, and write them and an HTML report."""
     from tta_panda.evaluation.store import RunStore
+    from tta_panda.rowfiles import flat, write_rows
 
     records, comparisons = read_comparisons(RunStore(runs))
     if not as_json:
         print_comparisons(comparisons)
     page = write_report(records, comparisons, output or runs / "report.html")
+    for kind, path in {"csv": csv, "parquet": parquet}.items():
+        if path is not None:
+            write_rows(path, [flat(row) for record in records for row in record.rows()], kind)
     if as_json:
-        print_json([record.row() for record in records], report=str(page))
+        print_json([row for record in records for row in record.rows()], report=str(page))
     else:
         typer.echo(f"Report: {page}")
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import JsonOption, make_console, numbers, print_json, words
+from tta_panda.cli.common import JsonOption, numbers, print_json, words
 from tta_panda.cli.runs import CommonOptions, exit_code, run_with_progress, stream_options, takes_options
 from tta_panda.errors import DataError, InvalidInputError, ModelLoadError
+from tta_panda.progress import make_console
 
 if TYPE_CHECKING:
     from tta_panda.evaluation.run import Outcome
@@ -92,22 +93,26 @@ class ReproduceOptions(
 
 @takes_options
 def reproduce(
-    names: Annotated[list[str], typer.Argument(help="all, or names; see: tta-panda ls experiments.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="all; paper or beyond: what is in the paper, or is not; or names: tta-panda ls experiments."
+        ),
+    ],
     options: ReproduceOptions,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be run, what exists, and how long it would take.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make tables and figures of the paper from records; runs that have a record are not made again.
+    """Make tables and figures of the paper and beyond from records; runs that have a record are not made again.
 
     Uses the embedded model and data by default.
     """
-    from tta_panda.experiments import EXPERIMENTS
+    from tta_panda.experiments import EXPERIMENTS, select_experiments
     from tta_panda.experiments.reproduction import divide_work
 
-    named = {name: EXPERIMENTS.get(name) for name in dict.fromkeys(names) if name != ALL}
-    chosen = list(EXPERIMENTS) if ALL in names else list(named)
+    chosen = select_experiments(names)
     experiments = {name: EXPERIMENTS.get(name)() for name in chosen}
     setups = options.setups()
     works = divide_work(
@@ -138,9 +143,12 @@ def reproduce(
 
 
 def _checked_beta(value: Any) -> Beta:
-    if value in ("paper", "auto", "grid") or (isinstance(value, int | float) and not isinstance(value, bool)):
+    from tta_panda.panda.beta import RULES
+
+    words = ("paper", "grid", *RULES)
+    if value in words or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value if isinstance(value, str) else float(value)  # type: ignore[return-value]
-    raise InvalidInputError(f"beta is paper, auto, grid or a number, got {value!r}.")
+    raise InvalidInputError(f"beta is {', '.join(words)} or a number, got {value!r}.")
 
 
 def _reproduce(
@@ -188,11 +196,15 @@ def _sections(reproductions: Sequence[Reproduction]) -> list[Any]:
             each.result,
             each.runs,
             each.experiment.about,
-            f"In the paper: {each.experiment.in_paper}. tta-panda reproduce {each.name}",
+            f"{_place(each.experiment)}. tta-panda reproduce {each.name}",
             figures_first=True,
         )
         for each in reproductions
     ]
+
+
+def _place(experiment: Experiment) -> str:
+    return f"In the paper: {experiment.in_paper}" if experiment.in_paper else "Beyond the paper"
 
 
 def _write_page(page: Path, parts: Sequence[Part], reproductions: Mapping[str, Sequence[Reproduction]]) -> None:
@@ -203,7 +215,7 @@ def _write_page(page: Path, parts: Sequence[Part], reproductions: Mapping[str, S
     missing = len({config.key for each in every for config in each.runs} - records.keys())
     lead = f"Made from {len(records)} records."
     lead += f" {missing} runs are missing, and their cells say so." if missing else ""
-    write_page(page, "The paper's tables and figures", lead, parts, records.values())
+    write_page(page, "Tables and figures", lead, parts, records.values())
 
 
 def _print_parts(parts: Sequence[Part]) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import make_progress, numbers, words
+from tta_panda.cli.common import numbers, say, words
+from tta_panda.escapes import printable
 from tta_panda.evaluation.config import EMBEDDED, StreamConfig
+from tta_panda.progress import make_progress
 
 if TYPE_CHECKING:
     from tta_panda.evaluation.config import RunConfig
@@ -31,8 +33,8 @@ def stream_options(*omitted: str) -> type:
             continue
         default = next(each.default for each in fields(StreamConfig) if each.name == name)
         shown: Any = True
-        kind: Any = hints[name] if hints[name] in (str, int, int | None) else str
-        if default is MISSING:  # the preset knows
+        kind: Any = hints[name] if hints[name] in (str, int, int | None, bool) else str
+        if option.by_preset:
             kind, default, shown = str | None, None, f"the preset's, or {getattr(EMBEDDED, name)}"
         if option.several:
             kind, default = str, option.several
@@ -55,6 +57,9 @@ class CommonOptions:
     image_list: Annotated[
         Path | None, typer.Option("--image-list", help="Text file that names the images to use, one per line.")
     ] = None
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Leave out image files that cannot be decoded; they are named.")
+    ] = False
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or mps; auto: the best one that is available.")] = (
         "auto"
     )
@@ -66,14 +71,17 @@ class CommonOptions:
         """Where model and data are found; `preset` knows the model where none is named."""
         from tta_panda.evaluation.plan import Sources
 
-        model = getattr(self, "model", None) or (preset.model if preset else EMBEDDED.model)
-        return Sources(model, self.data_root, self.image_list)
+        model = getattr(self, "model", None)
+        if model is None:  # an empty name is refused where names are read
+            model = preset.model if preset else EMBEDDED.model
+        return Sources(model, self.data_root, self.image_list, self.skip_broken)
 
     def stream(self, preset: Preset | None) -> StreamConfig:
         """What all runs have in common. Options with several values are left at their defaults."""
         given = {name: getattr(self, name, None) for name, each in StreamConfig.options().items() if not each.several}
         known = {name: value for name, value in given.items() if value is not None}
-        defaults = {"model": self.sources(preset).model, "data": preset.data if preset else EMBEDDED.data}
+        by_preset = [name for name, each in StreamConfig.options().items() if each.by_preset]
+        defaults = {name: getattr(preset or EMBEDDED, name) for name in by_preset}
         return StreamConfig(**(defaults | known))
 
     def runner(self, store: RunStore, sources: Sources, configs: Sequence[RunConfig], timed: bool = False) -> Runner:
@@ -91,7 +99,8 @@ class RunOptions(CommonOptions, stream_options()):  # type: ignore[misc]
     """Which runs."""
 
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Option of a method or of Panda, as name=value; repeatable.")
+        list[str] | None,
+        typer.Option("--set", help="Option of a method or its debiasing, as name=value; repeatable."),
     ] = None
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for records, tables and report.")] = Path(
         "runs"
@@ -133,7 +142,7 @@ def run_with_progress(runner: Runner, configs: Sequence[RunConfig]) -> Outcome:
             def advance(running: Sequence[RunConfig], share: float) -> None:
                 names = ", ".join(dict.fromkeys(config.method.name for config in running))
                 description = f"{running[0].stream.corruption}: {names}"
-                progress.update(task, description=description, advance=share * len(running))
+                progress.update(task, description=printable(description), advance=share * len(running))
 
             outcome = runner.run(configs, advance)
     except KeyboardInterrupt:
@@ -143,10 +152,10 @@ def run_with_progress(runner: Runner, configs: Sequence[RunConfig]) -> Outcome:
     not_run = outcome.unavailable | outcome.unreadable
     for reason in dict.fromkeys(not_run.values()):  # once for all that share it
         names = [name for name, why in not_run.items() if why == reason]
-        typer.echo(f"not run: {', '.join(names)}: {reason}", err=True)
+        say(f"not run: {', '.join(names)}: {reason}")
     for each in outcome.diverged.values():
         again = f"To try again, delete {runner.store.divergence_path(each.config)}"
-        typer.echo(f"diverged: {each.config}: {each.message} {again}", err=True)
+        say(f"diverged: {each.config}: {each.message} {again}")
     return outcome
 
 
@@ -155,12 +164,13 @@ def exit_code(outcome: Outcome) -> int:
     return int(bool(outcome.unreadable))
 
 
-def with_and_without_panda(names: str) -> list[str]:
-    """`"all"`, or comma-separated names, as the plain methods and their Panda variants, side by side."""
+def plain_and_debiased(names: str) -> list[str]:
+    """`"all"`, or comma-separated names, as pairs: each method plain, and debiased as its name says, else by Panda."""
     from tta_panda.methods import METHODS, MethodName, parse_method
 
-    chosen = METHODS.names() if names == "all" else [parse_method(name).base for name in words(names)]
-    return [str(MethodName(name, panda)) for name in dict.fromkeys(chosen) for panda in (False, True)]
+    chosen = [parse_method(name) for name in (METHODS.names() if names == "all" else words(names))]
+    pairs = [(name.base, str(MethodName(name.base, name.debias or "panda"))) for name in chosen]
+    return list(dict.fromkeys(name for pair in pairs for name in pair))
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -14,9 +14,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
 
-from tta_panda.data import CLEAN, Order
+from tta_panda.data import AVAILABLE, CLEAN
+from tta_panda.data.order import Order
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.methods import MethodName
+
+ALL = "all"
+"""The fifteen corruptions of the benchmark, in its order."""
 
 Preprocessing = Literal["batched", "exact"]
 
@@ -33,6 +37,8 @@ class Option(NamedTuple):
     """Where a command takes a list of values, each of which is a run: the list that is used by default."""
     choices: tuple[str, ...] = ()
     least: int | None = None
+    by_preset: bool = False
+    """Whether presets have a value for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,26 +48,37 @@ class StreamConfig:
     model: Annotated[
         str,
         Option(
-            "mini, ARCHITECTURE:TAG or ARCHITECTURE:FILE (open_clip), hf-hub:NAME, transformers:NAME, timm:NAME, or a "
-            "directory.",
+            "mini, lite0, ARCHITECTURE:TAG or ARCHITECTURE:FILE (open_clip), hf-hub:NAME, transformers:NAME, "
+            "timm:NAME, a directory, or MODULE:FUNCTION for a model of your own.",
             "{}",
+            by_preset=True,
         ),
     ]
     weights: str | None = None
     """Digest of weights that are local files or come with the package; None for published ones, which a tag names."""
     precision: Annotated[str, Option("Precision of the encoders: fp32, bf16 or fp16. All else runs in fp32.")] = "fp32"
-    data: Annotated[str, Option("Data set; see: tta-panda ls data.", "{}")]
+    templates: Annotated[
+        str,
+        Option("Prompts for class names: photo, or the averages of mint (seven) or openai (eighty).", by_preset=True),
+    ] = "photo"
+    data: Annotated[str, Option("Data set; see: tta-panda ls data.", "{}", by_preset=True)]
     fingerprint: str | None = None
     """What tells the data from others of the same name, where the name does not say it all."""
-    corruption: Annotated[str, Option("Comma-separated names, or clean, or all.", several="clean,all")] = CLEAN
+    corruption: Annotated[
+        str, Option("Comma-separated names, clean, or all; available: what the data set has.", several=AVAILABLE)
+    ] = CLEAN
+    """Of a stream that joins domains, all of them: `all`, or names with commas."""
     severity: Annotated[int, Option("1 to 5; several as 1,3,5 or 1-5.", "severity {}", several="5", least=0)] = 0
     order: Annotated[
-        Order,
-        Option("Order of the images: shuffled, or given: as the data set has them.", choices=get_args(Order)),
+        str,
+        Option(
+            "How domains follow each other: reset, continual, gradual or mixed; and images: shuffled, given, "
+            "correlated:0.1, imbalanced:inf or label_shift:0.1; or both, as mixed+correlated:0.1."
+        ),
     ] = "shuffled"
     seed: Annotated[int, Option("Random seed; several as 0,1,2 or 0-4.", several="0", least=0)] = 0
     batch_size: Annotated[int, Option("Images per batch.", "batches of {}", always=True, least=1)] = 100
-    limit: Annotated[int | None, Option("Use at most this many images.", "{} images", least=1)] = None
+    limit: Annotated[int | None, Option("At most this many images of each corruption.", "{} images", least=1)] = None
     preprocess: Annotated[
         Preprocessing,
         Option(
@@ -69,12 +86,14 @@ class StreamConfig:
             choices=get_args(Preprocessing),
         ),
     ] = "batched"
+    ignore_orientation: Annotated[bool, Option("Do not turn image files as their EXIF orientation says.")] = False
     image_list: str | None = None
     """Digest of the list of images that the run was restricted to."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "order", str(Order.parse(self.order)))  # one spelling, whichever was given
         for name, option in self.options().items():
             value = getattr(self, name)
             if option.choices and value not in option.choices:
@@ -91,7 +110,24 @@ class StreamConfig:
         return {name: metadata[0] for name, metadata in found.items() if metadata}
 
     @property
+    def corruptions(self) -> tuple[str, ...]:
+        """Those that the stream consists of."""
+        from tta_panda.data.corruptions import CORRUPTIONS
+
+        return CORRUPTIONS if self.corruption == ALL else tuple(self.corruption.split(","))
+
+    @property
+    def parsed_order(self) -> Order:
+        return Order.parse(self.order)
+
+    @property
+    def visits(self) -> list[tuple[str, int]]:
+        """Corruptions and severities that the stream consists of; one after another, unless they are mixed."""
+        return [(name, level) for name in self.corruptions for level in self.parsed_order.severities(self.severity)]
+
+    @property
     def domain(self) -> str:
+        """In words."""
         return f"{self.corruption} at severity {self.severity}" if self.severity else self.corruption
 
     def title(self, also: Collection[str] = ()) -> str:
@@ -123,8 +159,7 @@ class MethodConfig:
     @property
     def parsed(self) -> MethodName:
         """The name taken apart. It need not be registered here: records may come from elsewhere."""
-        base, plus, _ = self.name.partition("+")
-        return MethodName(base, bool(plus))
+        return MethodName.of(self.name)
 
     def __hash__(self) -> int:  # options are a dictionary, which has no hash of its own
         return self._hash

@@ -22,12 +22,13 @@ _IMAGES = 40
 
 
 def estimate_seconds(configs: Sequence[RunConfig], runner: Runner) -> float:
-    """Wall time of these runs by this runner, roughly. Streams are taken to be like the first of them."""
+    """Wall time of these runs by this runner, roughly. Domains are taken to be like the first of them."""
     if not configs:
         return 0.0
     threads = torch.get_num_threads()
     dataset, classifier = runner.load(configs[0].stream)
-    images, _ = next(iter(open_stream(replace(configs[0].stream, batch_size=_IMAGES), dataset, classifier)))
+    first = open_stream(replace(configs[0].stream, batch_size=_IMAGES), dataset, classifier)
+    images, of_domain = next(iter(first))[0], len(first.plan) // len(first.visits)
     measured: dict[tuple[object, ...], float] = {}
     total = 0.0
     try:
@@ -36,7 +37,7 @@ def estimate_seconds(configs: Sequence[RunConfig], runner: Runner) -> float:
             methods = tuple(config.method for config in members)
             if methods not in measured:
                 measured[methods] = _seconds_per_image(members, runner, classifier, images)
-            total += measured[methods] * min(stream.limit or len(dataset), len(dataset))
+            total += measured[methods] * min(stream.limit or of_domain, of_domain) * len(stream.visits)
     finally:
         torch.set_num_threads(threads)
     return total / runner.workers

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,14 +15,17 @@ from torch import Tensor
 from tta_panda.data.stream import Stream
 from tta_panda.errors import DataError, InvalidInputError, NumericalError
 from tta_panda.evaluation.memory import PeakMemory
-from tta_panda.evaluation.metrics import MetricsByTenth, StreamMetrics
-from tta_panda.evaluation.record import EvaluationResult, PassesPerBatch, Tenth
+from tta_panda.evaluation.metrics import GroupedMetrics, StreamMetrics
+from tta_panda.evaluation.record import EvaluationResult, Measurement, PassesPerBatch, Tenth
 from tta_panda.methods.base import FrozenMethod, Method
 from tta_panda.methods.passes import EncoderPasses
 from tta_panda.methods.sharing import SharedFeatures
 
-Batches = Iterable[Sequence[Tensor]]
-"""(images, labels), as a `Stream` or a `DataLoader` gives them."""
+Batches = Iterable[Sequence[Any]]
+"""(images, labels), as a `Stream` or a `DataLoader` gives them; with the names of the images' domains, if there are
+several."""
+
+TENTHS = 10
 
 
 def evaluate(method: Method, batches: Batches, *, reset: bool = True) -> EvaluationResult:
@@ -28,7 +33,8 @@ def evaluate(method: Method, batches: Batches, *, reset: bool = True) -> Evaluat
 
     Args:
         method: what predicts; it never sees a label.
-        batches: an iterable of (images, labels): a `Stream`, a `torch.utils.data.DataLoader`, a list.
+        batches: an iterable of (images, labels): a `Stream`, a `torch.utils.data.DataLoader`, a list. With (images,
+            labels, domains), `domains` being one name for each image, every domain is measured by itself, too.
         reset: start from a fresh state. False goes on where the method stands.
 
     Raises:
@@ -43,56 +49,57 @@ def evaluate(method: Method, batches: Batches, *, reset: bool = True) -> Evaluat
 class Evaluation:
     """One method on one stream, while it goes on."""
 
-    def __init__(self, method: Method, images: int | None):
+    def __init__(self, method: Method, stream: Stream | None):
         classes = len(method.classifier.class_names)
         self.method = method
         self.metrics = StreamMetrics(classes)
-        self.by_tenth = None if images is None else MetricsByTenth(classes, images)
+        self.by_domain = GroupedMetrics(classes)
+        self.by_tenth = GroupedMetrics(classes)
+        self.stream = stream
         self.seconds = 0.0
-        self.betas: list[float] = []
         self.passes = EncoderPasses()
         self._passes_before = dataclasses.replace(method.passes)
+        self._mishaps_before = method.restarts, method.skipped_steps
         self.peak_memory: int | None = None
         self.divergence: NumericalError | None = None
         """Why it ended early, if it did; methods that share passes with this one go on."""
 
-    def update(self, logits: Tensor, labels: Tensor, seconds: float) -> None:
+    def update(
+        self, predict: Callable[[], Tensor], labels: Tensor, domains: Sequence[str], seconds: float = 0.0
+    ) -> None:
+        """Predict a batch, and measure time and predictions; `seconds` were spent on it before."""
+        start = time.perf_counter()
         try:
-            self.metrics.update(logits, labels)
+            logits = predict().cpu()  # within the measured time: a GPU returns before its work is done
         except NumericalError as error:
             self.divergence = error
             return
-        if self.by_tenth is not None:
-            self.by_tenth.update(logits, labels)
+        seconds += time.perf_counter() - start
+        strengths = {"beta": self.method.beta, "gamma": self.method.gamma}
+        seen = self.metrics.samples
+        self.metrics.update(logits, labels, strengths)
+        self.by_domain.update(domains, logits, labels, strengths)
+        if self.stream is not None:
+            tenths, images = TENTHS * len(self.stream.visits), len(self.stream.plan)
+            places = [place * tenths // images for place in range(seen, self.metrics.samples)]
+            self.by_tenth.update(places, logits, labels, strengths)
         self.seconds += seconds
         self.passes = self.method.passes - self._passes_before
-        if self.method.beta is not None:
-            self.betas.append(self.method.beta)
 
     def result(self) -> EvaluationResult:
-        metrics, recalls = self.metrics, self.metrics.recalls
-        if not metrics.samples:
+        if not self.metrics.samples:
             raise DataError("The stream holds no images, so there is nothing to measure.")
+        restarts, skipped_steps = self._mishaps_before
         return EvaluationResult(
-            samples=metrics.samples,
-            accuracy=metrics.accuracy,
-            accuracy_stderr=metrics.accuracy_stderr,
-            bias=metrics.bias,
-            ece=metrics.ece,
-            nll=metrics.nll,
-            nll_stderr=metrics.nll_stderr,
-            recall_sd=float(recalls.std(correction=0)),
-            recall_min=float(recalls.min()),
-            recall_max=float(recalls.max()),
+            **dict(Measurement.of(self.metrics)),
             class_names=list(self.method.classifier.class_names),
-            predicted_counts=metrics.predicted.tolist(),
-            label_counts=metrics.labels.tolist(),
-            mean_probabilities=metrics.mean_probabilities.tolist(),
-            mean_beta=sum(self.betas) / len(self.betas) if self.betas else None,
+            domains={name: Measurement.of(metrics) for name, metrics in self.by_domain.groups.items()},
+            tenths=[Tenth.of(metrics) for metrics in self.by_tenth.groups.values()],
+            restarts=self.method.restarts - restarts,
+            skipped_steps=self.method.skipped_steps - skipped_steps,
             passes=PassesPerBatch.of(self.passes),
-            tenths=[Tenth.of(tenth) for tenth in self.by_tenth.tenths if tenth.samples] if self.by_tenth else [],
             seconds=round(self.seconds, 4),
-            images_per_second=round(metrics.samples / max(self.seconds, 1e-9), 2),
+            images_per_second=round(self.metrics.samples / max(self.seconds, 1e-9), 2),
             peak_memory=self.peak_memory,
         )
 
@@ -114,28 +121,28 @@ def run_stream(
             would in use.
         advance: called with the share of the stream that was just done.
     """
-    images = len(batches.dataset) if isinstance(batches, Stream) else None
+    stream = batches if isinstance(batches, Stream) else None
     if reset:
         for method in methods:
             method.reset()
-    evaluations = [Evaluation(method, images) for method in methods]
+    evaluations = [Evaluation(method, stream) for method in methods]
     step = _SharedStep(evaluations) if share and isinstance(methods[0], FrozenMethod) else _SingleStep(*evaluations)
     memory = PeakMemory(methods[0].classifier.model.device)
     for batch in batches:
-        pixels, labels = _checked(batch, len(methods[0].classifier.class_names))
+        pixels, labels, domains = _checked(batch, len(methods[0].classifier.class_names))
         if not len(labels):
             continue
-        step(pixels, labels)
-        advance(len(labels) / images if images else 0.0)
+        step(pixels, labels, domains)
+        advance(len(labels) / len(stream.plan) if stream else 0.0)
     for evaluation in evaluations:
         evaluation.peak_memory = memory.read()
     return evaluations
 
 
-def _checked(batch: Sequence[Tensor], classes: int) -> tuple[Tensor, Tensor]:
-    if not isinstance(batch, Sequence) or len(batch) != 2:
+def _checked(batch: Sequence[Any], classes: int) -> tuple[Tensor, Tensor, Sequence[str]]:
+    if not isinstance(batch, Sequence) or len(batch) not in (2, 3):
         found = f"{len(batch)} items" if isinstance(batch, Sequence) else type(batch).__name__
-        raise InvalidInputError(f"A stream gives pairs of images and labels, got {found}.")
+        raise InvalidInputError(f"A stream gives (images, labels) or (images, labels, domains), got {found}.")
     images, labels = batch[0], torch.as_tensor(batch[1]).cpu()
     if labels.shape != (len(images),) or labels.is_floating_point():
         raise InvalidInputError(
@@ -145,12 +152,16 @@ def _checked(batch: Sequence[Tensor], classes: int) -> tuple[Tensor, Tensor]:
         raise InvalidInputError(
             f"Labels must lie in 0..{classes - 1} for {classes} classes, got {int(labels.min())}..{int(labels.max())}."
         )
-    return images, labels.long()
+    domains = list(batch[2]) if len(batch) == 3 else []
+    if len(batch) == 3 and len(domains) != len(images):
+        raise InvalidInputError(f"{len(images)} images need as many names of domains, got {len(domains)}.")
+    return images, labels.long(), domains
 
 
 def warm_up(method: Method, images: Tensor) -> None:
     """Do what only the first batch costs, such as taking memory and compiling kernels, before time is measured."""
-    method.adapt(images)
+    with contextlib.suppress(NumericalError):  # the stream itself will say so
+        method.adapt(images)
     method.reset()
 
 
@@ -160,13 +171,9 @@ class _SingleStep:
     def __init__(self, evaluation: Evaluation):
         self.evaluation = evaluation
 
-    def __call__(self, images: Tensor, labels: Tensor) -> None:
-        if self.evaluation.divergence:
-            return
-        start = time.perf_counter()
-        # To the CPU within the measured time: a GPU returns before its work is done.
-        logits = self.evaluation.method.adapt(images).cpu()
-        self.evaluation.update(logits, labels, time.perf_counter() - start)
+    def __call__(self, images: Tensor, labels: Tensor, domains: Sequence[str]) -> None:
+        if not self.evaluation.divergence:
+            self.evaluation.update(lambda: self.evaluation.method.adapt(images), labels, domains)
 
 
 class _SharedStep:
@@ -176,15 +183,13 @@ class _SharedStep:
         self.members = [(evaluation, cast(FrozenMethod, evaluation.method)) for evaluation in evaluations]
         self.features = SharedFeatures([method.features for _, method in self.members])
 
-    def __call__(self, images: Tensor, labels: Tensor) -> None:
+    def __call__(self, images: Tensor, labels: Tensor, domains: Sequence[str]) -> None:
         shared = self.features.encode(images)
         for evaluation, method in self.members:
             if evaluation.divergence:
                 continue
             encoded, seconds = shared.part_of(method.features)
-            start = time.perf_counter()
-            logits = method.adapt_encoded(encoded).cpu()
-            evaluation.update(logits, labels, seconds + time.perf_counter() - start)
+            evaluation.update(partial(method.adapt_encoded, encoded), labels, domains, seconds)
 
 
 def shared_passes(methods: Iterable[Method]) -> list[list[int]]:

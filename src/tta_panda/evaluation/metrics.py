@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from tta_panda.errors import NumericalError
-
 CALIBRATION_BINS = 15
+
+Strengths = Mapping[str, float | None]
+"""A method's beta and gamma, by name."""
 
 
 class StreamMetrics:
@@ -24,14 +28,10 @@ class StreamMetrics:
         self.losses = 0.0  # negative log-likelihoods of the labels
         self.squared_losses = 0.0
         self.overconfidence = torch.zeros(CALIBRATION_BINS, dtype=torch.float64)  # sum of confidence - correctness
+        self.strengths: dict[str, float] = {}  # summed over images
 
-    def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Add a batch: logits (B, K) and labels (B,), both on the CPU."""
-        if not logits.isfinite().all():
-            raise NumericalError(
-                f"Predictions became NaN or infinite after {self.samples} images: the method diverged. "
-                "A smaller learning rate may help, as in --set lr=1e-4."
-            )
+    def update(self, logits: Tensor, labels: Tensor, strengths: Strengths | None = None) -> None:
+        """Add a batch: logits (B, K) and labels (B,), both on the CPU, and how much of an offset was subtracted."""
         classes = len(self.predicted)
         log_probabilities = logits.double().log_softmax(dim=1)
         confidences, predictions = log_probabilities.exp().max(dim=1)
@@ -46,6 +46,9 @@ class StreamMetrics:
         self.squared_losses += float(losses.square().sum())
         bins = (confidences * CALIBRATION_BINS).ceil().long().clamp(1, CALIBRATION_BINS) - 1  # (low, high]
         self.overconfidence.index_add_(0, bins, confidences - right.double())
+        for name, strength in (strengths or {}).items():
+            if strength is not None:
+                self.strengths[name] = self.strengths.get(name, 0.0) + strength * len(labels)
 
     @property
     def accuracy(self) -> float:
@@ -77,6 +80,17 @@ class StreamMetrics:
         return float(self.overconfidence.abs().sum()) / self.samples
 
     @property
+    def mean_beta(self) -> float | None:
+        return self._mean_strength("beta")
+
+    @property
+    def mean_gamma(self) -> float | None:
+        return self._mean_strength("gamma")
+
+    def _mean_strength(self, name: str) -> float | None:
+        return self.strengths[name] / self.samples if name in self.strengths else None
+
+    @property
     def recalls(self) -> Tensor:
         """Accuracy on the images of each class that has any."""
         present = self.labels > 0
@@ -88,18 +102,16 @@ def prediction_bias(mean_probabilities: Tensor, label_frequencies: Tensor) -> fl
     return float((mean_probabilities - label_frequencies).abs().sum())
 
 
-class MetricsByTenth:
-    """Metrics for each tenth of a stream of `images` images, in the order of the stream."""
+class GroupedMetrics:
+    """Metrics of groups of images, such as domains or tenths of a stream, in the order of their first appearance."""
 
-    TENTHS = 10
+    def __init__(self, classes: int):
+        self.groups: dict[Hashable, StreamMetrics] = defaultdict(partial(StreamMetrics, classes))
 
-    def __init__(self, classes: int, images: int):
-        self.images = images
-        self.seen = 0
-        self.tenths = [StreamMetrics(classes) for _ in range(self.TENTHS)]
-
-    def update(self, logits: Tensor, labels: Tensor) -> None:
-        place = torch.arange(self.seen, self.seen + len(labels)) * self.TENTHS // self.images  # (B,)
-        for tenth in place.unique().tolist():
-            self.tenths[tenth].update(logits[place == tenth], labels[place == tenth])
-        self.seen += len(labels)
+    def update(
+        self, groups: Sequence[Hashable], logits: Tensor, labels: Tensor, strengths: Strengths | None = None
+    ) -> None:
+        """Add a batch; `groups` says where each image belongs."""
+        for group in dict.fromkeys(groups):
+            members = torch.tensor([each == group for each in groups])
+            self.groups[group].update(logits[members], labels[members], strengths)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tta_panda.data import CLEAN, DATASETS
-from tta_panda.data.corruptions import expand_corruptions
+from tta_panda.data import AVAILABLE, CLEAN, DATASETS
+from tta_panda.data.corruptions import CORRUPTIONS, expand_corruptions
+from tta_panda.data.order import RESET
 from tta_panda.data.read.lists import list_digest, read_image_list
+from tta_panda.data.source import DataSource
 from tta_panda.errors import InvalidInputError, UnknownNameError
-from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
+from tta_panda.evaluation.config import ALL, MethodConfig, RunConfig, StreamConfig
 from tta_panda.methods import parse_method
 from tta_panda.methods.options import default_options, resolve_options
 from tta_panda.methods.presets import Preset, get_preset
-from tta_panda.models import model_source, recorded_name, weights_digest
+from tta_panda.models import TEMPLATES, model_source, recorded_name, weights_digest
 from tta_panda.models.devices import check_precision
 
 
@@ -26,6 +29,8 @@ class Sources:
     model: str
     data_root: Path | None = None
     image_list: Path | None = None
+    skip_broken: bool = False
+    """Whether to do without image files that cannot be decoded; it is an error otherwise."""
 
 
 def plan_streams(
@@ -37,6 +42,7 @@ def plan_streams(
 ) -> list[StreamConfig]:
     """One stream for each seed and domain, with what identifies model and data filled in."""
     check_precision(stream.precision)
+    TEMPLATES.get(stream.templates)  # raises for what is unknown
     data = DATASETS.get(stream.data)
     stream = replace(
         stream,
@@ -44,26 +50,46 @@ def plan_streams(
         weights=weights_digest(sources.model),
         # Image files of any size are resized one by one as they are read.
         preprocess="exact" if data.image_files else stream.preprocess,
+        ignore_orientation=stream.ignore_orientation and data.image_files,
         image_list=list_digest(read_image_list(sources.image_list)) if sources.image_list else None,
     )
+    if AVAILABLE in corruptions:
+        corruptions = data.available(sources.data_root)
     domains = [
-        replace(
-            stream,
-            corruption=corruption,
-            severity=severity,
-            fingerprint=data.fingerprint(sources.data_root, corruption, severity),
-        )
-        for corruption, severity in _domains(corruptions, severities)
+        replace(each, fingerprint=_fingerprint(data, sources, each))
+        for each in _domains(stream, corruptions, severities)
     ]
     return [replace(domain, seed=seed) for seed in dict.fromkeys(seeds) for domain in domains]
 
 
-def _domains(corruptions: Sequence[str], severities: Sequence[int]) -> list[tuple[str, int]]:
-    """(corruption, severity), each once; clean images have severity 0."""
+def _domains(stream: StreamConfig, corruptions: Sequence[str], severities: Sequence[int]) -> list[StreamConfig]:
+    """A stream of each corruption, or one of all of them, at each severity. Clean images are always one alone."""
     names = [name for each in corruptions for name in ([CLEAN] if each == CLEAN else expand_corruptions([each]))]
     expand_corruptions((), severities)  # checks the severities
-    pairs = [(name, 0 if name == CLEAN else severity) for severity in severities for name in names]
-    return list(dict.fromkeys(pairs))
+    order = stream.parsed_order
+    alone = replace(stream, order=str(replace(order, domains=RESET)), corruption=CLEAN)
+    corrupted = tuple(dict.fromkeys(name for name in names if name != CLEAN))
+    if corrupted and (order.domains == "gradual" or (order.joins_domains and len(corrupted) > 1)):
+        joined = ALL if corrupted == CORRUPTIONS else ",".join(corrupted)
+        streams = [alone] * (CLEAN in names) + [
+            replace(stream, corruption=joined, severity=each) for each in severities
+        ]
+    else:
+        streams = [
+            alone if name == CLEAN else replace(alone, corruption=name, severity=severity)
+            for severity in severities
+            for name in names
+        ]
+    return list(dict.fromkeys(streams))
+
+
+def _fingerprint(data: DataSource, sources: Sources, stream: StreamConfig) -> str | None:
+    """Of the only domain, or of all together where they differ."""
+    found = [
+        data.fingerprint(sources.data_root, corruption, severity, skip_broken=sources.skip_broken)
+        for corruption, severity in dict.fromkeys(stream.visits)
+    ]
+    return found[0] if len(set(found)) == 1 else hashlib.sha256(str(found).encode()).hexdigest()[:12]
 
 
 def model_preset(model: str) -> Preset | None:

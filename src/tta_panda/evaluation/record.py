@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
 from typing import Any
@@ -31,21 +32,22 @@ class PassesPerBatch(BaseModel):
 
 
 class Tenth(BaseModel):
-    """What came out for a tenth of the stream: how predictions change while a method adapts."""
+    """What came out for a part of a stream: how predictions change while a method adapts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     samples: int
     accuracy: float
     bias: float
+    mean_beta: float | None = None
 
     @classmethod
     def of(cls, metrics: StreamMetrics) -> Tenth:
-        return cls(samples=metrics.samples, accuracy=metrics.accuracy, bias=metrics.bias)
+        return cls(**{name: getattr(metrics, name) for name in cls.model_fields})
 
 
-class EvaluationResult(BaseModel):
-    """What was measured of one method on one stream."""
+class Measurement(BaseModel):
+    """What was measured of the predictions for some images: those of a stream, or of a domain in it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -63,15 +65,50 @@ class EvaluationResult(BaseModel):
     """Class-wise recall: standard deviation over the classes that occur; with the smallest and the largest."""
     recall_min: float
     recall_max: float
-    class_names: list[str]
     predicted_counts: list[int]
     label_counts: list[int]
     mean_probabilities: list[float]
     mean_beta: float | None = None
-    """Over the batches; None without Panda."""
-    passes: PassesPerBatch
+    """Over the images: how much of the offset was subtracted, or judged with. None without one."""
+    mean_gamma: float | None = None
+    """The same of the level of absent classes."""
+
+    @classmethod
+    def of(cls, metrics: StreamMetrics) -> Measurement:
+        recalls = metrics.recalls
+        return Measurement(
+            samples=metrics.samples,
+            accuracy=metrics.accuracy,
+            accuracy_stderr=metrics.accuracy_stderr,
+            bias=metrics.bias,
+            ece=metrics.ece,
+            nll=metrics.nll,
+            nll_stderr=metrics.nll_stderr,
+            recall_sd=float(recalls.std(correction=0)),
+            recall_min=float(recalls.min()),
+            recall_max=float(recalls.max()),
+            predicted_counts=metrics.predicted.tolist(),
+            label_counts=metrics.labels.tolist(),
+            mean_probabilities=metrics.mean_probabilities.tolist(),
+            mean_beta=metrics.mean_beta,
+            mean_gamma=metrics.mean_gamma,
+        )
+
+
+class EvaluationResult(Measurement):
+    """What was measured of one method on one stream."""
+
+    class_names: list[str]
+    domains: dict[str, Measurement] = {}
+    """Each domain by itself, where the stream joins several."""
     tenths: list[Tenth]
-    """Consecutive tenths of a stream whose length is known; fewer where it has fewer than ten images."""
+    """Consecutive parts of equal length, of a stream whose length is known: ten for each domain and severity that it
+    joins, fewer where it has fewer images."""
+    restarts: int = 0
+    """How often weights that had gone astray were given up for earlier ones."""
+    skipped_steps: int = 0
+    """Updates that were left out, because the loss or a gradient was NaN or infinite."""
+    passes: PassesPerBatch
     seconds: float
     """Encoder passes (shared ones in full) and the method's own work."""
     images_per_second: float
@@ -97,17 +134,26 @@ class RunRecord(EvaluationResult):
     """Of the weights as they were loaded, whatever names them."""
     environment: dict[str, str]
 
-    def row(self) -> dict[str, Any]:
-        """The record as one flat row of a table."""
-        nested = {"config", "passes", "tenths", "environment", *_PER_CLASS}
-        return {
-            **asdict(self.config.stream),
-            "method": self.config.method.name,
-            "options": dict(self.config.method.options),
-            **self.model_dump(exclude=nested),
-            **self.passes.model_dump(),
-            "record": self.config.key,
-        }
+    @property
+    def by_corruption(self) -> Mapping[str, Measurement]:
+        """What was measured on each corruption of the stream."""
+        return self.domains or {self.config.stream.corruption: self}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The record as rows of a table, one for each corruption, without what it has for each class and tenth."""
+        whole = self.model_dump(exclude={"config", "domains", "passes", "tenths", "class_names", *_PER_CLASS})
+        return [
+            {
+                **asdict(self.config.stream),
+                "corruption": corruption,
+                "method": self.config.method.name,
+                "options": dict(self.config.method.options),
+                **{**whole, **measured.model_dump(include=set(Measurement.model_fields) - _PER_CLASS)},
+                **self.passes.model_dump(),
+                "record": self.config.key,
+            }
+            for corruption, measured in self.by_corruption.items()
+        ]
 
 
 class Divergence(BaseModel):
@@ -119,7 +165,7 @@ class Divergence(BaseModel):
     message: str
 
 
-_PER_CLASS = ("class_names", "predicted_counts", "label_counts", "mean_probabilities")
+_PER_CLASS = {"predicted_counts", "label_counts", "mean_probabilities"}
 
 
 _PACKAGES = ("torch", "open_clip_torch", "timm", "transformers", "numpy", "opencv-python-headless", "pillow")

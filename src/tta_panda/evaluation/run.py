@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,23 +14,28 @@ from torch import nn
 
 from tta_panda.data import load_data
 from tta_panda.data.dataset import UNLABELLED, Dataset
-from tta_panda.data.stream import Stream
-from tta_panda.errors import DataError, UnsupportedModelError
+from tta_panda.data.stream import Domains, Stream
+from tta_panda.errors import DataError, TtaPandaWarning, UnsupportedModelError
 from tta_panda.evaluation.config import RunConfig, StreamConfig, by_stream
 from tta_panda.evaluation.loop import Evaluation, run_stream, shared_passes, warm_up
 from tta_panda.evaluation.plan import Sources
 from tta_panda.evaluation.record import Divergence, RunRecord, describe_environment
 from tta_panda.evaluation.store import RunStore
 from tta_panda.methods import METHODS, register_method, registered_targets
-from tta_panda.methods.base import Method, TrainedMethod
+from tta_panda.methods.base import Method
 from tta_panda.methods.options import build_method
+from tta_panda.methods.trained import TrainedMethod
 from tta_panda.models import Classifier, ImageModel, load_model, make_classifier, model_source
 from tta_panda.models.checkpoints import weights_hash
 from tta_panda.models.devices import Precision
+from tta_panda.models.images import framing_of
 from tta_panda.workers import available_cores, worker_pool
 
 Advance = Callable[[Sequence[RunConfig], float], None]
 """Called with the runs that took part in something and the share of their stream that it was."""
+
+_NOT_OF_IMAGES = ("model", "weights", "precision", "templates", "order", "seed", "batch_size")
+"""Fields of a stream that do not decide which images it has. One that is forgotten here only costs time."""
 
 IMAGES_WORTH_A_PROCESS = 10_000
 
@@ -38,7 +44,7 @@ def default_workers(configs: Sequence[RunConfig], sources: Sources, device: str)
     """One process per core for long work with a model that is too small for threads to pay; else one."""
     if device != "cpu" or not model_source(sources.model).small:
         return 1
-    images = sum(config.stream.limit or 1000 for config in configs)
+    images = sum((config.stream.limit or 1000) * len(config.stream.visits) for config in configs)
     return max(1, min(available_cores(), images // IMAGES_WORTH_A_PROCESS))
 
 
@@ -94,7 +100,7 @@ class Runner:
         self.workers = workers
         self.timed = timed
         self._models: dict[str, _LoadedModel] = {}
-        self._last_data: tuple[StreamConfig, Dataset] | None = None
+        self._last_data: dict[StreamConfig, Dataset] = {}
 
     def run(self, configs: Sequence[RunConfig], advance: Advance = lambda _configs, _share: None) -> Outcome:
         """Make what is missing of these runs. What is finished is saved at once."""
@@ -128,7 +134,7 @@ class Runner:
             return
         workers = min(self.workers, len(tasks))
         runner = copy.copy(self)
-        runner.workers, runner._models, runner._last_data = 1, {}, None
+        runner.workers, runner._models, runner._last_data = 1, {}, {}
         own_methods = registered_targets({config.method.parsed.base for config in configs})
         prepare = partial(_prepare_worker, max(1, available_cores() // workers), own_methods)
         with worker_pool(workers, runner, prepare) as pool_map:
@@ -177,14 +183,20 @@ class Runner:
     def build(self, config: RunConfig, classifier: Classifier) -> Method:
         return build_method(config.method.parsed, classifier, dict(config.method.options), config.stream.seed)
 
-    def load(self, stream: StreamConfig) -> tuple[Dataset, Classifier]:
+    def load(self, stream: StreamConfig) -> tuple[Dataset | Domains, Classifier]:
         """The images of a stream, and the classifier for their classes."""
-        # Fields that do not decide which images these are. One that is forgotten here only costs time.
-        images = replace(stream, model="", weights=None, precision="fp32", seed=0, batch_size=1)
-        if self._last_data is None or self._last_data[0] != images:
-            self._last_data = images, self._load_data(stream)
-        dataset = self._last_data[1]
-        return dataset, self._model(stream).classifier(dataset.class_names)
+        any_other = StreamConfig(model="", data=stream.data)
+        images = replace(stream, **{name: getattr(any_other, name) for name in _NOT_OF_IMAGES})
+        loaded, self._last_data = self._last_data, {}
+        domains: dict[str, list[Dataset]] = {}
+        for corruption, severity in stream.visits:
+            one = replace(images, corruption=corruption, severity=severity)
+            if one not in self._last_data:
+                self._last_data[one] = loaded.get(one) or self._load_data(one)
+            domains.setdefault(corruption, []).append(self._last_data[one])
+        first = next(iter(self._last_data.values()))
+        classifier = self._model(stream).classifier(first.class_names, stream.templates)
+        return domains if stream.parsed_order.joins_domains else first, classifier
 
     def _load_data(self, stream: StreamConfig) -> Dataset:
         dataset = load_data(
@@ -194,6 +206,8 @@ class Runner:
             root=self.sources.data_root,
             limit=stream.limit,
             image_list=self.sources.image_list if stream.image_list else None,
+            skip_broken=self.sources.skip_broken,
+            ignore_orientation=stream.ignore_orientation,
         )
         if (dataset.labels == UNLABELLED).any():
             raise DataError(
@@ -211,23 +225,23 @@ class Runner:
 
 
 class _LoadedModel:
-    """A model, the hash of its weights, and its classifiers by class names."""
+    """A model, the hash of its weights, and its classifiers by class names and prompts."""
 
     def __init__(self, model: ImageModel):
         self.model = model
         self.weights_hash = weights_hash(cast(nn.Module, model))
-        self._classifiers: dict[tuple[str, ...], Classifier] = {}
+        self._classifiers: dict[tuple[tuple[str, ...], str], Classifier] = {}
 
-    def classifier(self, class_names: tuple[str, ...]) -> Classifier:
-        if class_names not in self._classifiers:
-            self._classifiers[class_names] = make_classifier(self.model, class_names)
-        return self._classifiers[class_names]
+    def classifier(self, class_names: tuple[str, ...], templates: str) -> Classifier:
+        key = class_names, templates
+        if key not in self._classifiers:
+            self._classifiers[key] = make_classifier(self.model, *key)
+        return self._classifiers[key]
 
 
-def open_stream(config: StreamConfig, dataset: Dataset, classifier: Classifier) -> Stream:
+def open_stream(config: StreamConfig, dataset: Dataset | Domains, classifier: Classifier) -> Stream:
     """The batches of a stream, as its model takes them."""
-    framing = getattr(classifier.model, "framing", classifier.model.image_size)
-    fit = framing if config.preprocess == "exact" else None
+    fit = framing_of(classifier.model) if config.preprocess == "exact" else None
     return Stream(dataset, config.batch_size, config.seed, fit, config.order)
 
 
@@ -242,6 +256,7 @@ def _independent(members: Sequence[RunConfig]) -> list[list[RunConfig]]:
 
 def _prepare_worker(threads: int, methods: dict[str, str]) -> None:
     torch.set_num_threads(threads)
+    warnings.simplefilter("ignore", TtaPandaWarning)  # the main process has planned these runs, and said it
     for name, target in methods.items():
         register_method(name, target)
 

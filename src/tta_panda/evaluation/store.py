@@ -9,14 +9,16 @@ import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from tta_panda import __version__
-from tta_panda.atomic import write_atomically
+from tta_panda.atomic import save_file
 from tta_panda.errors import StoreError
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import Divergence, RunRecord
+from tta_panda.rowfiles import flat
 
 logger = logging.getLogger(__name__)
 
@@ -68,12 +70,12 @@ class RunStore:
 
     def save(self, record: RunRecord) -> Path:
         """Write a record so that neither a reader nor a crash ever leaves half of one."""
-        return self._write(self.path(record.config), record.model_dump_json(indent=1))
+        return save_file(self.path(record.config), record.model_dump_json(indent=1))
 
     def save_divergence(self, config: RunConfig, message: str) -> None:
         """Remember that a run gave no numbers, so that it is not made again in vain."""
         divergence = Divergence(config=config, message=message)
-        self._write(self.divergence_path(config), divergence.model_dump_json(indent=1))
+        save_file(self.divergence_path(config), divergence.model_dump_json(indent=1))
 
     def divergences(self, configs: Iterable[RunConfig] | None = None) -> dict[str, Divergence]:
         """What is remembered of these runs that diverged, or of all, by key. What cannot be read is forgotten."""
@@ -96,13 +98,6 @@ class RunStore:
             else:
                 records.append(record)
         return records
-
-    def _write(self, path: Path, text: str) -> Path:
-        try:
-            write_atomically(path, text)
-        except OSError as error:
-            raise StoreError(f"Cannot write {path} ({error.strerror or error}).") from error
-        return path
 
     def _read(self, path: Path) -> RunRecord | None:
         try:
@@ -129,3 +124,8 @@ class RunStore:
                     f"{path} was written by tta-panda {version}, and {__version__} cannot read it. Choose another "
                     "folder with -o PATH, or install that version."
                 )
+
+
+def load_records(folder: Path | str) -> list[dict[str, Any]]:
+    """Every readable record of a folder as one flat row, ready for `pandas.DataFrame(rows)`."""
+    return [flat(row) for record in RunStore(folder).records() for row in record.rows()]

@@ -34,16 +34,17 @@ class SetupResults(Results[Series]):
         self.setup = setup
         self.corruptions = corruptions
         self._variants: Results[Variant] = Results(setup.runs, records, diverged)
+        self._chosen: dict[Series, Variant] = {}
 
     def chosen(self, series: Series) -> Variant:
-        if len(series.candidates) == 1:
-            return series.candidates[0]
-
         def accuracy(variant: Variant) -> float:
             value = self._variants.mean(variant, ACCURACY, self.corruptions).value
             return -1.0 if value is None else value
 
-        return max(series.candidates, key=accuracy)
+        if series not in self._chosen:
+            several = len(series.candidates) > 1
+            self._chosen[series] = max(series.candidates, key=accuracy) if several else series.candidates[0]
+        return self._chosen[series]
 
     def chosen_beta(self, series: Series) -> Cell:
         """Which beta of a grid was the best."""
@@ -65,8 +66,8 @@ class Experiment(ABC):
     title: ClassVar[str]
     about: ClassVar[str]
     """What it shows, in a sentence."""
-    in_paper: ClassVar[str]
-    """Where it stands in the paper."""
+    in_paper: ClassVar[str] = ""
+    """Where it stands in the paper, if it does."""
     timed: ClassVar[bool] = False
     """Whether its runs are timed, so that none of them may share passes with others or run beside them."""
     compares_benchmarks: ClassVar[bool] = False

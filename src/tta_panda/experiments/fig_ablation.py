@@ -8,7 +8,7 @@ from tta_panda.experiments.base import Experiment, SetupResults
 from tta_panda.experiments.layout import sweep_notes
 from tta_panda.experiments.paper import METHODS
 from tta_panda.experiments.setup import Series, Setup
-from tta_panda.results.figure import BarFigure, Bars, Result
+from tta_panda.results.figure import DotFigure, Dots, Result
 from tta_panda.results.table import ACCURACY, Column, Row, Table
 
 _QUICK_METHODS = ("clip", "tent", "eta", "dmn", "zero", "tps")
@@ -30,12 +30,12 @@ class AblationFigure(Experiment):
         names = _methods(setup)
         cells = {name: {kind: results.mean(s, ACCURACY) for kind, s in _kinds(setup, name).items()} for name in names}
         kinds = list(cells[names[0]])
-        bars = [Bars.of(kind, (cells[name][kind] for name in names)) for kind in kinds]
+        dots = [Dots.of(kind, (cells[name][kind] for name in names)) for kind in kinds]
         columns = [Column.of(ACCURACY, kind) for kind in kinds]
         where = f"mean of {len(corruptions)} corruptions"
         table = Table(f"Accuracy (%), {where}", "method", columns, [Row(n, list(cells[n].values())) for n in names])
-        caption = f"{self.about} {where.capitalize()}; bars are one s.d. over seeds. The axis begins above zero."
-        figure = BarFigure(caption, "accuracy (%)", names, bars, from_zero=False)
+        caption = f"{self.about} {where.capitalize()}; bars are one s.d. over seeds."
+        figure = DotFigure(caption, ACCURACY.title, names, dots)
         return Result([table], [figure], sweep_notes(setup, corruptions))
 
 

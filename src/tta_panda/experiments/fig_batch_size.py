@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tta_panda.experiments.layout import Sweep, SweepExperiment
+from tta_panda.experiments.layout import Sweep, SweepExperiment, batch_sizes
 from tta_panda.experiments.setup import Setup
 
 _SIZES, _QUICK_SIZES = (5, 10, 20, 50, 100, 200), (10, 20, 50, 100)
@@ -16,11 +16,7 @@ class BatchSizeFigure(SweepExperiment):
     log_x = True
 
     def sweeps(self, setup: Setup) -> list[Sweep]:
-        limit = dict(setup.variant("tent").stream).get("limit", setup.stream.limit)
-        every = _QUICK_SIZES if setup.quick else _SIZES
-        sizes = [
-            size for size, smaller in zip(every, (0, *every), strict=False) if limit is None or smaller < limit
-        ]  # two sizes that each hold the whole stream would be the same run
+        sizes = batch_sizes(setup, _QUICK_SIZES if setup.quick else _SIZES)
         return [
             Sweep("tent", {size: setup.plain("tent", batch_size=size) for size in sizes}, 0),
             Sweep("tent+panda", {size: setup.panda("tent", batch_size=size) for size in sizes}, 1),

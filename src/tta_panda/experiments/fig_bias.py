@@ -8,8 +8,9 @@ from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.experiments.base import Experiment, SetupResults
 from tta_panda.experiments.setup import Series, Setup
+from tta_panda.results.by_corruption import corruption_dots
 from tta_panda.results.comparison import corruption_rows
-from tta_panda.results.figure import BarFigure, Bars, Result
+from tta_panda.results.figure import Result
 from tta_panda.results.table import BIAS, Cell, Column, Row, Table
 
 
@@ -38,12 +39,10 @@ class BiasFigure(Experiment):
         means = {series: results.mean(series, BIAS) for series in shown}
         deltas = [means[positive] - means[clip], means[panda] - means[clip]]
         rows.append(Row("mean of 15", [*means.values(), *deltas], is_mean=True))
-        bars = [Bars.of(series.label, (cells[series][name] for name in CORRUPTIONS)) for series in shown]
         clean = cells[clip][CLEAN].value
         level = None if clean is None else ("clip on clean images", clean)
-        groups = [name.replace("_", " ") for name in CORRUPTIONS]
         notes = _notes(cells[clip], {series.label: cells[series] for series in (positive, panda)})
-        figure = BarFigure(f"{self.about} Lower is better.", BIAS.title, groups, bars, level)
+        figure = corruption_dots(results, {each.label: each for each in shown}, BIAS, CORRUPTIONS, self.about, level)
         return Result([Table("Prediction bias (L1)", "corruption", columns, rows)], [figure], notes)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.layout import by_tenth
 from tta_panda.experiments.setup import Series, Setup
 from tta_panda.results.figure import Line, LineFigure, Panel, Result
-from tta_panda.results.table import ACCURACY, BIAS, Cell, Column, Metric, Row, Table, over_seeds
+from tta_panda.results.table import ACCURACY, BIAS, Column, Row, Table
 
 _CORRUPTION = "gaussian_noise"
 _QUICK_IMAGES = 1000  # fewer would leave chunks too small to tell bias from chance
@@ -33,7 +34,7 @@ class EvolutionFigure(Experiment):
         for metric in (BIAS, ACCURACY):
             lines = []
             for hue, (series, found) in enumerate(records.items()):
-                cells = _by_tenth(found, metric) or [results.empty(series, [_CORRUPTION])] * tenths
+                cells = by_tenth(found, metric) or [results.empty(series, [_CORRUPTION])] * tenths
                 columns.append(Column.of(metric, f"{series.label}: {metric.title}"))
                 by_column.append(cells)
                 lines.append(Line.of(series.label, dict(enumerate(cells, 1)), hue))
@@ -57,11 +58,3 @@ def _note(size: str) -> str:
         f"A chunk has {size}. Small chunks show more bias by chance alone, equally for both methods. A "
         "method predicts each batch before it learns from it, so the first batch shows it unadapted."
     )
-
-
-def _by_tenth(records: Sequence[RunRecord], metric: Metric) -> list[Cell]:
-    seeds = [record.config.stream.seed for record in records]
-    return [
-        over_seeds({seed: metric.of(tenth) for seed, tenth in zip(seeds, tenths, strict=True)})
-        for tenths in zip(*(record.tenths for record in records), strict=True)
-    ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.evaluation.record import RunRecord
+from tta_panda.evaluation.record import Measurement
 from tta_panda.experiments.base import Experiment, SetupResults
 from tta_panda.experiments.setup import Series, Setup
-from tta_panda.results.comparison import class_histograms, corruption_rows
+from tta_panda.results.by_corruption import class_histograms
+from tta_panda.results.comparison import corruption_rows
 from tta_panda.results.figure import Result
 from tta_panda.results.table import Column, Row, Table
 
@@ -31,5 +32,5 @@ class HistogramsFigure(Experiment):
         return Result([Table("Share of the most predicted class", "corruption", columns, rows)], [figure])
 
 
-def _largest_share(record: RunRecord) -> float:
-    return 100 * max(record.predicted_counts) / record.samples
+def _largest_share(measured: Measurement) -> float:
+    return 100 * max(measured.predicted_counts) / measured.samples

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tta_panda.data.corruptions import CORRUPTIONS
+from tta_panda.evaluation.record import RunRecord
 from tta_panda.experiments.base import Experiment, SetupResults
 from tta_panda.experiments.paper import BACKBONES, MEAN, PaperVariant, printed_accuracy
 from tta_panda.experiments.setup import Series, Setup
 from tta_panda.results.figure import Line, LineFigure, LineKind, Panel, Result
-from tta_panda.results.table import ACCURACY, Cell, Column, Metric, Row, Table
+from tta_panda.results.table import ACCURACY, Cell, Column, Metric, Row, Table, over_seeds
 
 SHORT_NAMES = {"gaussian_noise": "gauss", "impulse_noise": "impul", "defocus_blur": "defoc", "motion_blur": "motn"}
 SHORT_NAMES |= {"brightness": "brit", "contrast": "contr", "elastic_transform": "elast", "pixelate": "pixel"}
@@ -108,6 +111,34 @@ class SweepExperiment(Experiment):
 
     def notes(self, setup: Setup, corruptions: Sequence[str]) -> list[str]:
         return sweep_notes(setup, corruptions)
+
+
+def batch_sizes(setup: Setup, sizes: Sequence[int]) -> list[int]:
+    """Those that differ: two sizes that each hold the whole stream would be the same run."""
+    limit = dict(setup.variant("clip").stream).get("limit", setup.stream.limit)
+    return [size for size, smaller in zip(sizes, (0, *sizes), strict=False) if limit is None or smaller < limit]
+
+
+def by_tenth(records: Sequence[RunRecord], metric: Metric) -> list[Cell]:
+    """A cell over seeds for each tenth of a stream."""
+    seeds = [record.config.stream.seed for record in records]
+    return [
+        over_seeds({seed: metric.of(tenth) for seed, tenth in zip(seeds, tenths, strict=True)})
+        for tenths in zip(*(record.tenths for record in records), strict=True)
+    ]
+
+
+def encoded_per_image(results: SetupResults, series: Series, *kinds: str) -> Cell:
+    """What went through the encoders for each image of the streams; `kinds` are fields of `PassesPerBatch`."""
+    records = [results.records(series, corruption) for corruption in results.corruptions]
+    if not all(records):
+        return results.empty(series, results.corruptions)
+    return Cell(statistics.fmean(_encoded(record, kinds) for found in records for record in found))
+
+
+def _encoded(record: RunRecord, kinds: Sequence[str]) -> float:
+    batches = math.ceil(record.samples / record.config.stream.batch_size)
+    return sum(float(getattr(record.passes, kind)) for kind in kinds) * batches / record.samples
 
 
 def sweep_notes(setup: Setup, corruptions: Sequence[str]) -> list[str]:

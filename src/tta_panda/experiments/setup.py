@@ -13,10 +13,11 @@ from tta_panda.errors import InvalidInputError
 from tta_panda.evaluation.config import EMBEDDED, MethodConfig, RunConfig, StreamConfig
 from tta_panda.evaluation.plan import Sources, model_preset, plan_methods, plan_streams
 from tta_panda.experiments.paper import BACKBONES
-from tta_panda.methods import list_methods, parse_method
+from tta_panda.methods import MethodName, list_methods, parse_method
 from tta_panda.methods.options import default_options
 from tta_panda.methods.presets import Preset
 from tta_panda.models import canonical_name
+from tta_panda.panda import Beta as PandaBeta
 
 BETA_GRID = tuple(step / 10 for step in range(1, 11))
 """The paper's search."""
@@ -28,7 +29,7 @@ QUICK_SEEDS, QUICK_IMAGES = (0, 1), 300
 PAPER_SEEDS = (0, 1, 2, 3, 4)
 SEVERITY = 5
 
-Beta = float | Literal["auto", "paper", "grid"]
+Beta = PandaBeta | Literal["paper", "grid"]
 
 _STREAM_FIELDS = {each.name for each in fields(StreamConfig)}
 
@@ -56,8 +57,9 @@ class Setup:
 
     Args:
         settings: options of methods and of Panda that differ from the preset's and the defaults, but for beta.
-        beta: `"paper"` takes the preset's value of each method, `"auto"` chooses without labels, a number is used as it
-            is, and `"grid"` reports the best of the paper's grid, chosen on test labels, beside `"auto"`.
+        beta: `"paper"` takes the preset's value of each method, `"auto"` and other rules choose without labels, a
+            number is used as it is, and `"grid"` reports the best of the paper's grid, chosen on test labels, beside
+            `"auto"`.
         quick: experiments omit some of their corruptions, methods and grid points.
     """
 
@@ -69,8 +71,9 @@ class Setup:
     seeds: Sequence[int] = PAPER_SEEDS
     beta: Beta = "auto"
     quick: bool = False
-    _streams: dict[tuple[str, int], StreamConfig] = field(default_factory=dict, repr=False)
+    _streams: dict[str, dict[tuple[str, int], StreamConfig]] = field(default_factory=dict, repr=False)
     _methods: dict[Variant, MethodConfig] = field(default_factory=dict, repr=False)
+    _runs: dict[tuple[Variant, str], list[RunConfig]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         plan_methods(list_methods(), self.settings)  # raises for what no method has
@@ -98,7 +101,9 @@ class Setup:
             return None
         if self.settings or self.stream != StreamConfig(model=self.stream.model, data=preset.data):
             return None
-        fingerprints = [self._stream(corruption, self.seeds[0]).fingerprint for corruption in CORRUPTIONS]
+        fingerprints = [
+            self._stream(corruption, self.seeds[0], self.stream.order).fingerprint for corruption in CORRUPTIONS
+        ]
         return None if any(found and was_made(found) for found in fingerprints) else preset.name
 
     def has_papers_beta(self, series: Series) -> bool:
@@ -120,6 +125,12 @@ class Setup:
         label = label or f"{method}+panda"
         label = f"{label} ({AUTO})" if self.beta == "grid" and "beta" not in changes else label
         return Series(label, (self.variant(f"{method}+panda", **{**asked, **changes}),))
+
+    def debiased(self, method: str, way: str, **changes: Any) -> Series:
+        """The method debiased in one of the `DEBIASES`; the beta that was asked for is that of Panda alone."""
+        if way == "panda":
+            return self.panda(method, **changes)
+        return self.plain(str(MethodName(method, way)), **changes)
 
     def best_of_grid(self, method: str, label: str = "", **changes: Any) -> Series:
         """The method with the best beta of the paper's grid, chosen on test labels."""
@@ -152,16 +163,22 @@ class Setup:
         return self._methods[variant]
 
     def runs(self, variant: Variant, corruption: str) -> list[RunConfig]:
-        """One for each seed."""
-        streams = [replace(self._stream(corruption, seed), **dict(variant.stream)) for seed in self.seeds]
-        return [RunConfig(stream=stream, method=self.method(variant)) for stream in streams]
+        """One for each seed; where the order of a variant joins domains, these are the same for all corruptions."""
+        if (variant, corruption) not in self._runs:
+            changes = dict(variant.stream)
+            order = changes.pop("order", self.stream.order)
+            streams = [replace(self._stream(corruption, seed, order), **changes) for seed in self.seeds]
+            method = self.method(variant)
+            self._runs[variant, corruption] = [RunConfig(stream=stream, method=method) for stream in streams]
+        return self._runs[variant, corruption]
 
-    def _stream(self, corruption: str, seed: int) -> StreamConfig:
-        """All streams are planned at once, since weights and data are looked at."""
-        if not self._streams:
-            planned = plan_streams(self.stream, self.sources, [CLEAN, *CORRUPTIONS], [SEVERITY], self.seeds)
-            self._streams = {(stream.corruption, stream.seed): stream for stream in planned}
-        return self._streams[corruption, seed]
+    def _stream(self, corruption: str, seed: int, order: str) -> StreamConfig:
+        """All streams of an order are planned at once, since weights and data are looked at."""
+        if order not in self._streams:
+            stream = replace(self.stream, order=order)
+            planned = plan_streams(stream, self.sources, [CLEAN, *CORRUPTIONS], [SEVERITY], self.seeds)
+            self._streams[order] = {(name, each.seed): each for each in planned for name in each.corruptions}
+        return self._streams[order][corruption, seed]
 
     def __str__(self) -> str:
         parts = [replace(self.stream, severity=SEVERITY).title(), f"seeds {', '.join(map(str, self.seeds))}"]

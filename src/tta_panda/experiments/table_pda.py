@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 from tta_panda.experiments.base import Experiment, SetupResults
-from tta_panda.experiments.layout import ZERO_NOTE, accuracy, papers_benchmarks
+from tta_panda.experiments.layout import ZERO_NOTE, accuracy, encoded_per_image, papers_benchmarks
 from tta_panda.experiments.paper import PaperVariant
 from tta_panda.experiments.setup import Series, Setup
 from tta_panda.results.figure import Result
-from tta_panda.results.table import ACCURACY, BIAS, Cell, Column, Row, Table
+from tta_panda.results.table import ACCURACY, BIAS, Column, Row, Table
 
 _POSITIVE = ("tpt", "zero", "tps")
 
@@ -29,7 +27,8 @@ class PositiveAugmentationTable(Experiment):
         for series in self.series(setup):
             name = series.candidates[0].method.partition("+")[0]
             variant: PaperVariant = "panda" if name == "tent" else "plain"
-            cells = [accuracy(results, series, name, variant), results.mean(series, BIAS), _passes(results, series)]
+            encoded = encoded_per_image(results, series, "images", "images_with_gradient")
+            cells = [accuracy(results, series, name, variant), results.mean(series, BIAS), encoded]
             rows.append(Row(series.label, cells))
         columns = [Column.of(metric, metric.title) for metric in (ACCURACY, BIAS)]
         columns.append(Column("images encoded per image", 1, "lower"))
@@ -38,13 +37,3 @@ class PositiveAugmentationTable(Experiment):
             paper: dict[str, tuple[str, PaperVariant]] = {name: (name, "plain") for name in _POSITIVE}
             tables.append(papers_benchmarks("Positive augmentation", {**paper, "tent+panda": ("tent", "panda")}))
         return Result(tables)
-
-
-def _passes(results: SetupResults, series: Series) -> Cell:
-    """Images sent through the encoder, views and negatives included, for each image of the stream."""
-    records = results.records(series, "gaussian_noise")
-    if not records:
-        return results.empty(series, ["gaussian_noise"])
-    record = records[0]
-    batches = math.ceil(record.samples / record.config.stream.batch_size)
-    return Cell((record.passes.images + record.passes.images_with_gradient) * batches / record.samples)

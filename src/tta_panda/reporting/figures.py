@@ -1,4 +1,4 @@
-"""Draws figures given as data, with matplotlib: readable in print, and by the colour-blind."""
+"""Draws figures given as data, with matplotlib: readable in print, on a telephone, and by the colour-blind."""
 
 from __future__ import annotations
 
@@ -11,61 +11,73 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from tta_panda.results.figure import BarFigure, Figure, HistogramFigure, Line, LineFigure, Panel
+from tta_panda.escapes import printable
+from tta_panda.results.figure import DotFigure, Figure, Histogram, HistogramFigure, Line, LineFigure, Panel
 
-# Okabe & Ito: told apart by the colour-blind; markers and hatches tell them apart in black and white, too.
+# Okabe & Ito: told apart by the colour-blind; markers tell them apart in black and white, too.
 COLOURS = ("#E69F00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 PLAIN_COLOUR, PANDA_COLOUR = COLOURS[:2]
 MARKERS = ("o", "s", "^", "D", "v", "P")
-HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++")
-REFERENCE_COLOUR = "#555555"
+REFERENCE_COLOUR = "#7a7f87"
+_INK, _GRID, _PAPER = "#1c2430", "#e3e7ec", "#ffffff"
 
 FORMATS = ("svg", "png", "pdf")
 
-_WIDTH = 10.6  # inches: about the text width of the page
+_WIDTH = 4.2  # inches: the column of a paper, or a telephone held upright
 _MOST_NAMED_CLASSES = 20
+_LONGEST_NAME = 28
 _PER_INCH = 160
+_HISTOGRAMS = (2, 2)  # of one drawing: down, across
 
 _STYLE: Any = {
+    "text.parse_math": False,  # a dollar sign in a name is one
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "tta-panda",  # same figure, same bytes
     "pdf.fonttype": 42,
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.grid.axis": "y",
-    "grid.color": "#e3e7ec",
-    "hatch.linewidth": 0.6,
+    "grid.color": _GRID,
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
 }
 
 
-def draw(figure: Figure) -> Drawing:
+def draw(figure: Figure) -> list[Drawing]:
+    """The figure as one or several narrow drawings, which a page sets side by side or below each other."""
     with matplotlib.rc_context(_STYLE):
         if isinstance(figure, LineFigure):
-            return _draw_lines(figure)
-        return _draw_bars(figure) if isinstance(figure, BarFigure) else _draw_histograms(figure)
+            return [_draw_panel(panel) for panel in figure.panels]
+        return [_draw_dots(figure)] if isinstance(figure, DotFigure) else _draw_histograms(figure)
 
 
-def _draw_lines(figure: LineFigure) -> Drawing:
-    width = min(_WIDTH, 5.3 * len(figure.panels))
-    drawing = Drawing(figsize=(width, 3.3), layout="constrained")
-    for axes, panel in zip(drawing.subplots(1, len(figure.panels), squeeze=False).flat, figure.panels, strict=True):
-        _draw_panel(axes, panel)
-    return drawing
+def _drawing(height: float) -> Drawing:
+    return Drawing(figsize=(_WIDTH, height), layout="constrained")
 
 
-def _draw_panel(axes: Axes, panel: Panel) -> None:
+def _name(text: str) -> str:
+    """A name on one line, cut where it would leave no room for what is drawn."""
+    shown = printable(text)
+    return shown if len(shown) <= _LONGEST_NAME else f"{shown[: _LONGEST_NAME - 1]}…"
+
+
+def _draw_panel(panel: Panel) -> Drawing:
+    drawing = _drawing(3.2)
+    axes = drawing.subplots()
     drawn = [_draw_line(axes, line) for line in panel.lines]
     if panel.log_x:
         values = sorted({x for line in panel.lines for x in line.xs})
         axes.set_xscale("log")
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.minorticks_off()
+    if panel.names:
+        axes.set_xticks(list(panel.names), map(_name, panel.names.values()), rotation=90, fontsize=8)
     axes.set_axisbelow(True)
-    axes.grid(visible=True)
+    axes.grid(visible=True, axis="y")
     axes.set(xlabel=panel.x, ylabel=panel.y)
-    axes.set_title(panel.title, fontsize=9.5)
-    axes.legend(drawn, [line.label for line in panel.lines], frameon=False, fontsize=8)
+    axes.set_title(printable(panel.title), fontsize=9.5)
+    labels = [_name(line.label) for line in panel.lines]
+    drawing.legend(drawn, labels, loc="outside upper left", ncols=2, frameon=False, fontsize=8)
+    return drawing
 
 
 def _draw_line(axes: Axes, line: Line) -> Any:
@@ -75,7 +87,7 @@ def _draw_line(axes: Axes, line: Line) -> Any:
     if line.kind == "level":
         return axes.plot(line.xs, heights, color=colour, linestyle="--", linewidth=1.2)[0]
     if line.kind == "points":
-        return axes.plot(line.xs, heights, marker, color=colour, markersize=5, markerfacecolor="white")[0]
+        return axes.plot(line.xs, heights, marker, color=colour, markersize=5, markerfacecolor=_PAPER)[0]
     if not line.sds:  # a closed form, which points lie upon
         return axes.plot(line.xs, heights, color=colour, linewidth=1.5)[0]
     errors = _known(line.sds, 0.0)
@@ -84,70 +96,70 @@ def _draw_line(axes: Axes, line: Line) -> Any:
     )
 
 
-def _draw_bars(figure: BarFigure) -> Drawing:
-    drawing = Drawing(figsize=(_WIDTH, 3.3), layout="constrained")
+def _draw_dots(figure: DotFigure) -> Drawing:
+    drawing = _drawing(0.9 + 0.22 * len(figure.rows) + 0.16 * len(figure.dots))
     axes = drawing.subplots()
-    width = 0.8 / len(figure.bars)
-    for index, bars in enumerate(figure.bars):
-        places = [group + (index - (len(figure.bars) - 1) / 2) * width for group in range(len(figure.groups))]
-        axes.bar(
+    for index, dots in enumerate(figure.dots):
+        # A little apart, so that neither hides the other where they are equal.
+        places = [row + 0.2 * (index - (len(figure.dots) - 1) / 2) for row in range(len(figure.rows))]
+        axes.errorbar(
+            _known(dots.values),
             places,
-            _known(bars.heights),
-            width * 0.94,
-            yerr=_known(bars.sds, 0.0) if bars.sds else None,
-            error_kw={"elinewidth": 0.8, "capsize": 1.5},
+            xerr=_known(dots.sds, 0.0) if dots.sds else None,
+            fmt=MARKERS[index % len(MARKERS)],
             color=COLOURS[index % len(COLOURS)],
-            hatch=HATCHES[index % len(HATCHES)],
-            edgecolor="white",
-            linewidth=0.3,
-            label=bars.label,
+            markersize=4.5,
+            elinewidth=0.8,
+            label=_name(dots.label),
         )
+    for row, values in enumerate(zip(*(dots.values for dots in figure.dots), strict=True)):
+        if known := [value for value in values if value is not None]:
+            axes.hlines(row, min(known), max(known), color=REFERENCE_COLOUR, linewidth=0.8, zorder=1)
     if figure.level is not None:
-        axes.axhline(figure.level[1], color=REFERENCE_COLOUR, linestyle="--", linewidth=1, label=figure.level[0])
-    slanted = max(map(len, figure.groups)) > 8
-    axes.set_xticks(
-        range(len(figure.groups)), figure.groups, rotation=35 * slanted, ha="right" if slanted else "center"
-    )
-    if not figure.from_zero:
-        _zoom(axes, [h for bars in figure.bars for h in bars.heights if h is not None])
-    axes.set_ylabel(figure.y)
-    axes.margins(x=0.01)
-    drawing.legend(loc="outside upper center", ncols=5, frameon=False)
+        axes.axvline(figure.level[1], color=REFERENCE_COLOUR, linestyle="--", linewidth=1, label=figure.level[0])
+    axes.set_yticks(range(len(figure.rows)), map(_name, figure.rows))
+    axes.set_ylim(len(figure.rows) - 0.4, -0.6)  # from top to bottom
+    axes.set_axisbelow(True)
+    axes.grid(visible=True)
+    axes.set_xlabel(figure.x)
+    drawing.legend(loc="outside upper left", ncols=1 + (len(figure.dots) > 2), frameon=False, fontsize=8)
     return drawing
 
 
-def _zoom(axes: Axes, heights: Sequence[float]) -> None:
-    """Begin a little below the lowest bar."""
-    if heights:
-        margin = max(0.5, 0.35 * (max(heights) - min(heights)))
-        axes.set_ylim(max(0.0, min(heights) - margin), max(heights) + margin / 2)
+def _draw_histograms(figure: HistogramFigure) -> list[Drawing]:
+    most = max((max(*each.labels, *map(max, each.counts)) for each in figure.histograms), default=1)
+    size = math.prod(_HISTOGRAMS)
+    pieces = [figure.histograms[start : start + size] for start in range(0, len(figure.histograms), size)]
+    return [_draw_some_histograms(figure, piece, 1.05 * most) for piece in pieces]
 
 
-def _draw_histograms(figure: HistogramFigure) -> Drawing:
-    across = 4
-    down = max(1, math.ceil(len(figure.histograms) / across))
-    drawing = Drawing(figsize=(_WIDTH, 1.35 * down + 1.6), layout="constrained")
-    grid = drawing.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-    for axes in grid.flat[len(figure.histograms) :]:
+def _draw_some_histograms(figure: HistogramFigure, histograms: Sequence[Histogram], top: float) -> Drawing:
+    down, across = _HISTOGRAMS
+    drawing = _drawing(1.35 * down + 1.6)
+    grid = drawing.subplots(down, across, sharey=True, squeeze=False)
+    for axes in grid.flat[len(histograms) :]:
         axes.set_visible(False)
-    width = 0.8 / max(1, len(figure.kinds))
-    for axes, histogram in zip(grid.flat, figure.histograms, strict=False):
-        places = range(len(histogram.labels))
-        for index, (kind, counts) in enumerate(zip(figure.kinds, histogram.counts, strict=True)):
-            offset = (index - (len(figure.kinds) - 1) / 2) * width
-            axes.bar([place + offset for place in places], counts, width, color=COLOURS[index], label=kind)
-        edges = [place - 0.5 for place in range(len(histogram.labels) + 1)]
-        axes.stairs(histogram.labels, edges, color=REFERENCE_COLOUR, linewidth=0.8, linestyle="--", label="labels")
-        axes.set_title(histogram.title, fontsize=9)
-        axes.set_xticks([])
+    for axes, histogram in zip(grid.flat, histograms, strict=False):
+        _draw_histogram(axes, histogram, figure.kinds)
+    grid[0, 0].set_ylim(0, top)
     if len(figure.classes) <= _MOST_NAMED_CLASSES:
-        shown = len(figure.histograms)
-        for axes in grid.flat[max(0, shown - across) : shown]:  # the lowest panel of each column
-            axes.set_xticks(range(len(figure.classes)), figure.classes, rotation=90, fontsize=8)
-            axes.tick_params(labelbottom=True)
-    drawing.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+        for axes in grid.flat[max(0, len(histograms) - across) : len(histograms)]:  # the lowest of each column
+            axes.set_xticks(range(len(figure.classes)), map(_name, figure.classes), rotation=90, fontsize=8)
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    drawing.legend(handles, labels, loc="outside upper left", ncols=2, frameon=False, fontsize=8)
     drawing.supylabel("predicted images", fontsize=9)
     return drawing
+
+
+def _draw_histogram(axes: Axes, histogram: Histogram, kinds: Sequence[str]) -> None:
+    width = 0.8 / len(kinds)
+    for index, (kind, counts) in enumerate(zip(kinds, histogram.counts, strict=True)):
+        places = [place + (index - (len(kinds) - 1) / 2) * width for place in range(len(counts))]
+        axes.bar(places, counts, width, color=COLOURS[index % len(COLOURS)], label=_name(kind))
+    edges = [place - 0.5 for place in range(len(histogram.labels) + 1)]
+    axes.stairs(histogram.labels, edges, color=REFERENCE_COLOUR, linewidth=0.8, linestyle="--", label="labels")
+    axes.set_title(_name(histogram.title), fontsize=9)
+    axes.set_xticks([])
 
 
 def _known(values: Sequence[float | None], otherwise: float = math.nan) -> list[float]:
@@ -156,15 +168,17 @@ def _known(values: Sequence[float | None], otherwise: float = math.nan) -> list[
 
 
 def to_svg(drawing: Drawing) -> str:
-    """The figure as an `<svg>` element."""
-    text = to_bytes(drawing, "svg").decode()
+    """The drawing as an `<svg>` element that takes its ink, lines and background from the page around it."""
+    text = to_bytes(drawing, "svg", transparent=True).decode()
+    for fixed, from_page in {_INK: "currentColor", _GRID: "var(--line)", _PAPER: "var(--paper)"}.items():
+        text = text.replace(f": {fixed}", f": {from_page}")
     return text[text.index("<svg") :]
 
 
-def to_bytes(drawing: Drawing, suffix: str) -> bytes:
-    """The figure as a file of one of the `FORMATS`; the same figure gives the same bytes."""
+def to_bytes(drawing: Drawing, suffix: str, *, transparent: bool = False) -> bytes:
+    """The drawing as a file of one of the `FORMATS`; the same drawing gives the same bytes."""
     buffer = io.BytesIO()
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix)
     with matplotlib.rc_context(_STYLE):
-        drawing.savefig(buffer, format=suffix, dpi=_PER_INCH, metadata=metadata)
+        drawing.savefig(buffer, format=suffix, dpi=_PER_INCH, metadata=metadata, transparent=transparent)
     return buffer.getvalue()

@@ -12,13 +12,13 @@ from typing import Any
 import jinja2
 from matplotlib.figure import Figure as Drawing
 
-from tta_panda.atomic import write_atomically
-from tta_panda.errors import StoreError
+from tta_panda.atomic import save_file
+from tta_panda.escapes import printable
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.reporting.exports import to_csv, to_latex, to_markdown
 from tta_panda.reporting.figures import FORMATS, draw, to_bytes, to_svg
-from tta_panda.reporting.text import to_text
+from tta_panda.reporting.text import MARGIN_NOTE, to_text
 from tta_panda.results.figure import Figure, Result
 from tta_panda.results.table import Table
 
@@ -37,7 +37,7 @@ class Section:
     figures_first: bool = False
 
     @functools.cached_property
-    def drawings(self) -> list[tuple[Figure, Drawing]]:
+    def drawings(self) -> list[tuple[Figure, list[Drawing]]]:
         """Its figures, drawn once for files and page."""
         return [(figure, draw(figure)) for figure in self.result.figures]
 
@@ -52,20 +52,29 @@ class Part:
 
 
 def write_page(path: Path, title: str, lead: str, parts: Sequence[Part], records: Iterable[RunRecord]) -> Path:
-    return _write(path, render_page(title, lead, parts, records))
+    return save_file(path, render_page(title, lead, parts, records))
 
 
 def render_page(title: str, lead: str, parts: Sequence[Part], records: Iterable[RunRecord]) -> str:
     """All parts on one page, with the environments that their records were made in."""
-    templates = jinja2.Environment(
-        loader=jinja2.PackageLoader("tta_panda.reporting"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
     several = len(parts) > 1
-    return templates.get_template("page.html.j2").render(
+    page = templates().get_template("page.html.j2")
+    return page.render(
         title=title,
         lead=lead,
+        margin_note=MARGIN_NOTE,
         parts=[_part(part, f"{part.title.lower().replace(' ', '-')}-" if several else "") for part in parts],
-        environment=_environments(records),
+        environments=_environments(records),
+    )
+
+
+def templates() -> jinja2.Environment:
+    """The templates of this package. `style.css.j2` is what all pages look like; names are escaped in each."""
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("tta_panda.reporting"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # markup is a type of its own
     )
 
 
@@ -78,7 +87,7 @@ def _part(part: Part, prefix: str) -> dict[str, Any]:
                 "anchor": f"{prefix}{section.name}",
                 "section": section,
                 "tables": [(table, to_text(table)) for table in section.result.tables],
-                "figures": [(figure.caption, to_svg(drawing)) for figure, drawing in section.drawings],
+                "figures": [(figure.caption, list(map(to_svg, drawings))) for figure, drawings in section.drawings],
                 "options": _options(section.runs),
             }
             for section in part.sections
@@ -86,44 +95,48 @@ def _part(part: Part, prefix: str) -> dict[str, Any]:
     }
 
 
-def _options(runs: Iterable[RunConfig]) -> str:
+def _options(runs: Iterable[RunConfig]) -> list[str]:
     """Every method with its options, once."""
-    lines = {f"{run.method.name}: {json.dumps(run.method.options, sort_keys=True)}": None for run in runs}
-    return "\n".join(lines)
+    lines = (f"{run.method.name}: {json.dumps(run.method.options, sort_keys=True)}" for run in runs)
+    return list(dict.fromkeys(lines))
 
 
-def _environments(records: Iterable[RunRecord]) -> str:
-    found = {json.dumps({"tta-panda": record.version, **record.environment}, indent=1) for record in records}
-    return "\n".join(sorted(found))
+def _environments(records: Iterable[RunRecord]) -> dict[str, list[str]]:
+    """Facts about the machines, each with its value for every set of records that were made alike."""
+    alike: dict[str, list[RunRecord]] = {}
+    for record in records:
+        alike.setdefault(json.dumps({"tta-panda": record.version, **record.environment}), []).append(record)
+    columns = []
+    for facts, made in sorted(alike.items()):
+        seconds = sum(record.seconds for record in made)
+        columns.append({"runs": str(len(made)), "seconds in methods": f"{seconds:.0f}", **json.loads(facts)})
+    names = dict.fromkeys(name for column in columns for name in column)
+    return {name: [column.get(name, "–") for column in columns] for name in names}
 
 
 def write_tables(section: Section, folder: Path) -> list[Path]:
     """Tables as CSV, Markdown and LaTeX."""
     writers = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
     return [
-        _write(folder / f"{_stem(section, table)}.{suffix}", write(table))
+        save_file(folder / f"{_stem(section, table)}.{suffix}", write(table))
         for table in section.result.tables
         for suffix, write in writers.items()
     ]
 
 
 def write_figures(section: Section, folder: Path) -> list[Path]:
-    """Figures as SVG, PNG and PDF."""
+    """Figures as SVG, PNG and PDF, numbered where one has several drawings."""
     return [
-        _write(folder / f"{_stem(section, figure)}.{suffix}", to_bytes(drawing, suffix))
-        for figure, drawing in section.drawings
+        save_file(folder / f"{_stem(section, figure)}{number}.{suffix}", to_bytes(drawing, suffix))
+        for figure, drawings in section.drawings
+        for number, drawing in zip(_numbers(drawings), drawings, strict=True)
         for suffix in FORMATS
     ]
 
 
+def _numbers(drawings: Sequence[Drawing]) -> list[str]:
+    return [f"-{index}" for index in range(1, len(drawings) + 1)] if len(drawings) > 1 else [""]
+
+
 def _stem(section: Section, part: Table | Figure) -> str:
     return f"{section.name}-{part.name}" if part.name else section.name
-
-
-def _write(path: Path, content: str | bytes) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
-    except OSError as error:
-        raise StoreError(f"Cannot write {path} ({error.strerror or error}).") from error
-    return path

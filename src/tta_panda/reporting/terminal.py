@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from tta_panda.reporting.text import TextCell, TextTable, to_text
+from tta_panda.escapes import printable
+from tta_panda.reporting.text import MARGIN_NOTE, TextCell, TextTable, to_text
 from tta_panda.results.figure import Result
 
 _MOST_COLUMNS_WITH_SPREAD, _MOST_COLUMNS_WITH_SPACE = 7, 10
@@ -18,15 +19,17 @@ _PAPER_ROW = "  paper"
 
 def print_result(console: Console, title: str, result: Result) -> None:
     """Tables and notes under a title; wide tables without the spread over seeds, which is in the files."""
-    console.print(Text(f"\n{title}", style="bold"))
+    console.print(Text(f"\n{printable(title)}", style="bold"))
     for table in result.tables:
         _print_table(console, to_text(table))
         if table.note:
-            console.print(Text(table.note, style="dim"))
+            console.print(Text(printable(table.note), style="dim"))
+    if any(cell.margin is not None for table in result.tables for row in table.rows for cell in row.cells):
+        console.print(Text(f"\n{MARGIN_NOTE}", style="dim"))
     if result.notes:
         console.print()
     for note in result.notes:
-        console.print(Text(note))
+        console.print(Text(printable(note)))
 
 
 def _print_table(console: Console, table: TextTable) -> None:
@@ -70,7 +73,7 @@ def _rich_table(table: TextTable, wide: bool) -> RichTable:
         rich.add_column(no_wrap=not wide)
     for index, header in enumerate(table.headers):
         # Where room is short, titles and in wide tables names are broken at spaces, and numbers never.
-        rich.add_column(header, justify="right", min_width=_least_width(table, index) if wide else None)
+        rich.add_column(Text(header), justify="right", min_width=_least_width(table, index) if wide else None)
     for row in table.rows:
         group = [Text(row.group, style="dim")] * table.is_grouped
         cells = [Text(cell.text, style=_STYLES[cell.kind]) if wide else _complete(cell) for cell in row.cells]

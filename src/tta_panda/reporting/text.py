@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from tta_panda.escapes import printable
 from tta_panda.results.table import Cell, Column, Table
 
 PLUS_MINUS = "±"
+MARGIN_NOTE = (
+    "The ± of a difference (Δ) is half of its 95 % confidence interval: paired by seed, or for accuracies of one seed "
+    "by tenth of the stream, which has the same images for both."
+)
 
 
 class TextCell(NamedTuple):
     text: str
     kind: Literal["", "better", "worse", "missing"] = ""
     spread: str = ""
-    """The s.d. over seeds, as "± 0.1"."""
+    """The s.d. over seeds, or the margin of a difference, as "± 0.1"."""
     paper: TextCell | None = None
     """What the paper printed for it."""
 
@@ -43,11 +48,12 @@ class TextTable(NamedTuple):
 
 
 def to_text(table: Table) -> TextTable:
-    rows = [
-        TextRow(row.name, [_text(c, column) for c, column in zip(row.cells, table.columns, strict=True)], *row[2:])
-        for row in table.rows
-    ]
-    return TextTable(table.title, table.rows_are, [column.title for column in table.columns], rows)
+    rows = []
+    for row in table.rows:
+        cells = [_text(cell, column) for cell, column in zip(row.cells, table.columns, strict=True)]
+        rows.append(TextRow(printable(row.name), cells, printable(row.group), row.is_mean))
+    headers = [printable(column.title) for column in table.columns]
+    return TextTable(printable(table.title), printable(table.rows_are), headers, rows)
 
 
 def _text(cell: Cell, column: Column) -> TextCell:
@@ -56,15 +62,18 @@ def _text(cell: Cell, column: Column) -> TextCell:
         paper = TextCell(number(cell.paper.value, column), spread=spread(cell.paper.sd, column))
     if cell.value is None:
         return TextCell(cell.why_empty, "missing", paper=paper)
-    return TextCell(number(cell.value, column), _kind(cell.value, column), spread(cell.sd, column), paper)
+    shown = spread(cell.margin if column.is_delta else cell.sd, column)
+    return TextCell(number(cell.value, column), _kind(cell, column), shown, paper)
 
 
-def _kind(value: float, column: Column) -> Literal["", "better", "worse"]:
-    """For differences, whether they are for the better; rounded as shown, so that +0.0 has no colour."""
-    rounded = round(value, column.decimals)
-    if not column.is_delta or not column.better or rounded == 0:
+def _kind(cell: Cell, column: Column) -> Literal["", "better", "worse"]:
+    """Whether a difference is for the better; none where it is within its margin, or +0.0 as shown."""
+    difference = round(cell.value or 0.0, column.decimals)
+    if not column.is_delta or not column.better or difference == 0:
         return ""
-    return "better" if (rounded > 0) == (column.better == "higher") else "worse"
+    if cell.value is None or cell.margin is None or abs(cell.value) <= cell.margin:
+        return ""
+    return "better" if (difference > 0) == (column.better == "higher") else "worse"
 
 
 def number(value: float, column: Column) -> str:
@@ -72,6 +81,6 @@ def number(value: float, column: Column) -> str:
     return f"{value:+.{column.decimals}f}" if column.is_delta else f"{value:.{column.decimals}f}"
 
 
-def spread(sd: float | None, column: Column) -> str:
-    """The s.d. as text, if there is any."""
-    return "" if sd is None else f"{PLUS_MINUS} {sd:.{max(1, column.decimals)}f}"
+def spread(width: float | None, column: Column) -> str:
+    """A s.d. or margin as text, if there is any."""
+    return "" if width is None else f"{PLUS_MINUS} {width:.{max(1, column.decimals)}f}"

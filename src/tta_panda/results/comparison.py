@@ -1,4 +1,4 @@
-"""Any folder of records as comparisons: methods with and without Panda on the streams that they have in common."""
+"""Any folder of records as comparisons: methods plain and debiased on the streams that they have in common."""
 
 from __future__ import annotations
 
@@ -6,17 +6,31 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TypeVar
 
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS, GROUPS
+from tta_panda.data.order import RESET
 from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
 from tta_panda.evaluation.record import PassesPerBatch, RunRecord
-from tta_panda.methods import METHODS
-from tta_panda.results.figure import BarFigure, Bars, Figure, Histogram, HistogramFigure, Result
-from tta_panda.results.table import ACCURACY, BIAS, Cell, Column, Metric, Results, Row, Table, over_seeds
-
-S = TypeVar("S")
+from tta_panda.methods import DEBIASES, METHODS
+from tta_panda.results.by_corruption import class_histograms, corruption_dots
+from tta_panda.results.figure import Figure, Result
+from tta_panda.results.table import (
+    ACCURACY,
+    BIAS,
+    CALIBRATION,
+    LIKELIHOOD,
+    RECALL_SPREAD,
+    SECONDS,
+    Cell,
+    Column,
+    Metric,
+    Results,
+    Row,
+    Table,
+    over_seeds,
+    tenth_of,
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +50,14 @@ class Comparison:
         """In the order of the registry; methods that are not registered here come last."""
         place = {name: index for index, name in enumerate(METHODS)}
         found = {method for method, _ in self.cells}
-        return sorted(found, key=lambda m: (place.get(m.parsed.base, len(place)), m.name, str(m.options)))
+        ways = ["", *DEBIASES]
+
+        def rank(method: MethodConfig) -> tuple[int, int, str, str]:
+            base, debias = method.parsed
+            way = ways.index(debias) if debias in ways else len(ways)
+            return place.get(base, len(place)), way, method.name, str(method.options)
+
+        return sorted(found, key=rank)
 
     @functools.cached_property
     def corruptions(self) -> list[str]:
@@ -54,18 +75,21 @@ class Comparison:
         return Results(lambda method, corruption: self.cells.get((method, corruption), []), self.records, diverged)
 
     def runs(self) -> list[RunConfig]:
-        """Method by method."""
+        """Method by method, each once."""
         names = [CLEAN, *self.corruptions]
-        return [config for method in self.methods for name in names for config in self.cells.get((method, name), [])]
+        found = [config for method in self.methods for name in names for config in self.cells.get((method, name), [])]
+        return list({config.key: config for config in found}.values())
 
     @functools.cached_property
     def pairs(self) -> list[tuple[MethodConfig, MethodConfig]]:
-        """(plain, with Panda) for every method with Panda whose plain counterpart was run, too."""
+        """(plain, debiased) for every debiased method whose plain counterpart was run, too."""
         return [
-            (plain, panda)
-            for panda in self.methods
+            (plain, other)
+            for other in self.methods
             for plain in self.methods
-            if panda.parsed.panda and plain.name == panda.parsed.base and plain.options.items() <= panda.options.items()
+            if other.parsed.debias
+            and plain.name == other.parsed.base
+            and plain.options.items() <= other.options.items()
         ]
 
     def label(self, method: MethodConfig) -> str:
@@ -78,26 +102,27 @@ class Comparison:
     @functools.cached_property
     def result(self) -> Result:
         """Everything that is shown of it."""
-        tables = [corruption_table(self, ACCURACY), corruption_table(self, BIAS), passes_table(self)]
-        if self.pairs and self.corruptions:
-            tables.insert(0, summary_table(self))
+        tables = [summary_table(self)] if self.pairs and self.corruptions else []
+        tables += [corruption_table(self, metric) for metric in (ACCURACY, BIAS)]
+        tables += [calibration_table(self), passes_table(self)]
         figures = [figure for pair in self.pairs for figure in _figures(self, *pair)]
         return Result(tables, figures, verdicts(self))
 
 
 def compare(records: Iterable[RunRecord], diverged: Iterable[RunConfig] = ()) -> list[Comparison]:
-    """One comparison per setting. Clean images have no severity, so they belong to every severity's comparison."""
+    """One comparison per setting. Clean images belong to all that differ only in what they do not have."""
     by_key = {record.config.key: record for record in records}
     settings: dict[StreamConfig, list[RunConfig]] = {}
     for setting, config in _told_apart([*(record.config for record in by_key.values()), *diverged]):
         settings.setdefault(setting, []).append(config)
     comparable: dict[StreamConfig, list[RunConfig]] = {}
     for setting, members in settings.items():
-        corrupted = [s for s in settings if s.severity and not setting.severity and replace(s, severity=0) == setting]
+        corrupted = [s for s in settings if s.severity and not setting.severity and _of_clean(s) == setting]
         for target in corrupted or [setting]:
             comparable.setdefault(target, []).extend(members)
     ordered = sorted(comparable, key=lambda setting: setting.severity)
-    differing = [each.name for each in fields(StreamConfig) if len({getattr(s, each.name) for s in ordered}) > 1]
+    told = [each.name for each in fields(StreamConfig) if each.name != "corruption"]  # rows say which
+    differing = [name for name in told if len({getattr(s, name) for s in ordered}) > 1]
     return [Comparison(s, s.title(differing), _cells(comparable[s]), by_key) for s in ordered]
 
 
@@ -110,27 +135,35 @@ def _told_apart(configs: Sequence[RunConfig]) -> Iterator[tuple[StreamConfig, Ru
     for config in configs:
         domain = replace(config.stream, seed=0, fingerprint=None)
         own = config.stream.fingerprint if len(fingerprints[domain]) > 1 else None
-        yield replace(domain, corruption=CLEAN, fingerprint=own), config
+        joined = domain.corruption if domain.parsed_order.joins_domains else CLEAN
+        yield replace(domain, corruption=joined, fingerprint=own), config
+
+
+def _of_clean(setting: StreamConfig) -> StreamConfig:
+    """The setting without what clean images do not have: a corruption, a severity, other domains."""
+    alone = replace(setting.parsed_order, domains=RESET)
+    return replace(setting, corruption=CLEAN, severity=0, order=str(alone))
 
 
 def _cells(configs: Sequence[RunConfig]) -> dict[tuple[MethodConfig, str], list[RunConfig]]:
     cells: dict[tuple[MethodConfig, str], list[RunConfig]] = {}
     for config in sorted(configs, key=lambda config: config.stream.seed):
-        cells.setdefault((config.method, config.stream.corruption), []).append(config)
+        for corruption in config.stream.corruptions:
+            cells.setdefault((config.method, corruption), []).append(config)
     return cells
 
 
 def corruption_table(comparison: Comparison, metric: Metric) -> Table:
-    """Corruptions down; across, each method, its Panda variants and their differences."""
+    """Corruptions down; across, each method, its debiased variants and their differences."""
     results, pairs = comparison.results, comparison.pairs
     shown: list[tuple[Column, MethodConfig, MethodConfig | None]] = []
     for method in comparison.methods:
-        if any(method == panda for _, panda in pairs):
+        if any(method == debiased for _, debiased in pairs):
             continue
         shown.append((Column.of(metric, comparison.label(method)), method, None))
-        for panda in (panda for plain, panda in pairs if plain == method):
-            shown.append((Column.of(metric, comparison.label(panda)), panda, None))
-            shown.append((Column.delta(metric), panda, method))
+        for debiased in (debiased for plain, debiased in pairs if plain == method):
+            shown.append((Column.of(metric, comparison.label(debiased)), debiased, None))
+            shown.append((Column.delta(metric), debiased, method))
 
     def cells(look_up: Callable[[MethodConfig], Cell]) -> list[Cell]:
         return [look_up(m) if minus is None else look_up(m) - look_up(minus) for _, m, minus in shown]
@@ -140,8 +173,10 @@ def corruption_table(comparison: Comparison, metric: Metric) -> Table:
     if len(comparison.corruptions) > 1:
         means = cells(lambda method: results.mean(method, metric, comparison.corruptions))
         rows.append(Row(f"mean of {len(comparison.corruptions)}", means, is_mean=True))
-    title = f"{metric.title[0].upper()}{metric.title[1:]}"
-    return Table(title, "corruption", [column for column, _, _ in shown], rows, name=metric.field)
+    if (worst := tenth_of(comparison.corruptions)) > 1:
+        tails = cells(lambda method: results.tail(method, metric, comparison.corruptions))
+        rows.append(Row(f"worst {worst}", tails, is_mean=True))
+    return Table(metric.heading, "corruption", [column for column, _, _ in shown], rows, name=metric.field)
 
 
 def corruption_rows(corruptions: Sequence[str]) -> list[tuple[str, str]]:
@@ -155,30 +190,46 @@ def corruption_rows(corruptions: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def summary_table(comparison: Comparison) -> Table:
-    """Methods down; accuracy and bias without and with Panda across, over all corruptions and on clean images."""
+    """Methods down; accuracy and bias plain and debiased across, over all corruptions and on clean images."""
     results, corruptions = comparison.results, comparison.corruptions
+    ways = {debiased.parsed.debias for _, debiased in comparison.pairs}
+    one_each = len({plain.name for plain, _ in comparison.pairs}) == len(comparison.pairs)
+    suffix = f"+{min(ways)}" if len(ways) == 1 else "debiased"
     columns: list[Column] = []
     for metric in (ACCURACY, BIAS):
-        columns += [Column.of(metric, metric.short), Column.of(metric, f"{metric.short} +panda")]
+        columns += [Column.of(metric, metric.short), Column.of(metric, f"{metric.short} {suffix}")]
         columns.append(Column.delta(metric, f"Δ {metric.short}"))
     columns.append(Column(f"L1 lower in (of {len(corruptions)})", 0))
     if comparison.has_clean:
-        columns += [Column.of(ACCURACY, "clean"), Column.of(ACCURACY, "clean +panda")]
+        columns += [Column.of(ACCURACY, "clean"), Column.of(ACCURACY, f"clean {suffix}")]
         columns.append(Column.delta(ACCURACY, "Δ clean"))
     rows = []
     for pair in comparison.pairs:
         cells = []
         for metric in (ACCURACY, BIAS):
-            plain, panda = (results.mean(method, metric, corruptions) for method in pair)
-            cells += [plain, panda, panda - plain]
+            plain, debiased = (results.mean(method, metric, corruptions) for method in pair)
+            cells += [plain, debiased, debiased - plain]
         cells.append(Cell(float(_lower_bias(comparison, *pair))))
         if comparison.has_clean:
-            plain, panda = (results.cell(method, ACCURACY, CLEAN) for method in pair)
-            cells += [plain, panda, panda - plain]
-        rows.append(Row(comparison.label(pair[0]), cells))
-    mean = f"Mean of {len(corruptions)} corruptions" if len(corruptions) > 1 else corruptions[0].replace("_", " ")
-    title = f"{mean}: accuracy (%) and prediction bias (L1)"
+            plain, debiased = (results.cell(method, ACCURACY, CLEAN) for method in pair)
+            cells += [plain, debiased, debiased - plain]
+        rows.append(Row(comparison.label(pair[0] if one_each else pair[1]), cells))
+    title = f"Accuracy (%) and prediction bias (L1), {_where(corruptions)}"
     return Table(title, "method", columns, rows, name="summary")
+
+
+def _where(corruptions: Sequence[str]) -> str:
+    return f"mean of {len(corruptions)} corruptions" if len(corruptions) > 1 else corruptions[0].replace("_", " ")
+
+
+def calibration_table(comparison: Comparison) -> Table:
+    """Methods down; what their probabilities are worth, and how long they took, across."""
+    metrics = (CALIBRATION, LIKELIHOOD, RECALL_SPREAD, SECONDS)
+    results, names = comparison.results, comparison.corruptions or [CLEAN]
+    rows = [Row(comparison.label(m), [results.mean(m, each, names) for each in metrics]) for m in comparison.methods]
+    columns = [Column.of(metric, metric.title) for metric in metrics]
+    note = "Lower is better. Seconds are those of a stream; encoder passes that methods share count for each in full."
+    return Table(f"Calibration and time, {_where(names)}", "method", columns, rows, note, name="calibration")
 
 
 def passes_table(comparison: Comparison) -> Table:
@@ -196,22 +247,23 @@ def passes_table(comparison: Comparison) -> Table:
 
 
 def verdicts(comparison: Comparison) -> list[str]:
-    """For each method, what Panda changed on average, in a sentence."""
+    """For each method, what debiasing changed on average, in a sentence."""
     results, corruptions = comparison.results, comparison.corruptions
     sentences = []
-    for plain, panda in comparison.pairs:
+    for plain, debiased in comparison.pairs:
         changes = []
         for metric in (ACCURACY, BIAS):
-            before, after = (results.mean(method, metric, corruptions) for method in (plain, panda))
+            before, after = (results.mean(method, metric, corruptions) for method in (plain, debiased))
             change = after - before
             if change.value is not None:
                 first = over_seeds({seed: before.by_seed[seed] for seed in change.by_seed}).value or 0.0
                 digits = metric.decimals
                 sentence = f"{metric.field} {first:.{digits}f} → {first + change.value:.{digits}f}"
-                changes.append(f"{sentence} ({round(change.value, digits) + 0.0:+.{digits}f})")
+                margin = "" if change.margin is None else f" ± {change.margin:.{digits}f}"
+                changes.append(f"{sentence} ({round(change.value, digits) + 0.0:+.{digits}f}{margin})")
         if changes:
-            lower, higher = _lower_bias(comparison, plain, panda), _lower_bias(comparison, panda, plain)
-            names = f"{comparison.label(panda)} against {comparison.label(plain)}"
+            lower, higher = _lower_bias(comparison, plain, debiased), _lower_bias(comparison, debiased, plain)
+            names = f"{comparison.label(debiased)} against {comparison.label(plain)}"
             counts = f"lower on {lower} and higher on {higher} of {len(corruptions)}"
             sentences.append(f"{names}: {', '.join([*changes, counts])}")
     return sentences
@@ -226,36 +278,12 @@ def _lower_bias(comparison: Comparison, method: MethodConfig, other: MethodConfi
     return sum(change is not None and round(change, BIAS.decimals) < 0 for change in changes)
 
 
-def _figures(comparison: Comparison, plain: MethodConfig, panda: MethodConfig) -> list[Figure]:
-    """Prediction bias and predicted classes, corruption by corruption, without and with Panda."""
+def _figures(comparison: Comparison, plain: MethodConfig, debiased: MethodConfig) -> list[Figure]:
+    """Accuracy, prediction bias and predicted classes plain and debiased."""
     results = comparison.results
     names = ([CLEAN] if comparison.has_clean else []) + comparison.corruptions
-    labels = [comparison.label(plain), comparison.label(panda)]
-    both = " and ".join(labels)
-    cells = [[results.cell(method, BIAS, name) for name in names] for method in (plain, panda)]
-    bars = [Bars.of(label, of) for label, of in zip(labels, cells, strict=True)]
-    caption = f"Prediction bias per corruption, {both}. Lower is better."
-    bias = BarFigure(caption, BIAS.title, [_spaced(name) for name in names], bars)
+    series = {comparison.label(method): method for method in (plain, debiased)}
+    both = " and ".join(series)
+    dots = [corruption_dots(results, series, each, names, f"{each.heading}, {both}.") for each in (ACCURACY, BIAS)]
     caption = f"Predicted classes, {both}. The dashed line shows how often each class really occurs."
-    series = dict(zip(labels, (plain, panda), strict=True))
-    return [bias, class_histograms(results, series, names, caption)]
-
-
-def class_histograms(
-    results: Results[S], series: Mapping[str, S], corruptions: Sequence[str], caption: str
-) -> HistogramFigure:
-    """How often each class is predicted, for each corruption that all of the series were run on."""
-    histograms: list[Histogram] = []
-    classes: Sequence[str] = ()
-    for corruption in corruptions:
-        found = [results.records(each, corruption) for each in series.values()]
-        if all(found):
-            first = [records[0] for records in found]  # of one seed: counts are of images, not of means
-            classes = first[0].class_names
-            counts = [record.predicted_counts for record in first]
-            histograms.append(Histogram(_spaced(corruption), counts, first[0].label_counts))
-    return HistogramFigure(caption, list(series), classes, histograms)
-
-
-def _spaced(name: str) -> str:
-    return name.replace("_", " ")
+    return [*dots, class_histograms(results, series, names, caption)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from tta_panda.results.table import Cell, Table
@@ -40,38 +40,38 @@ class Panel:
     lines: Sequence[Line]
     title: str = ""
     log_x: bool = False
+    names: Mapping[float, str] = field(default_factory=dict)
+    """Of parts of the x axis, each in the place of its number: domains, say, that follow each other."""
 
 
 @dataclass(frozen=True)
 class LineFigure:
-    """Panels side by side."""
+    """Lines in one or several panels."""
 
     caption: str
     panels: Sequence[Panel]
     name: str = ""
 
 
-class Bars(NamedTuple):
+class Dots(NamedTuple):
     label: str
-    heights: Sequence[float | None]
+    values: Sequence[float | None]
     sds: Sequence[float | None] = ()
 
     @classmethod
-    def of(cls, label: str, cells: Iterable[Cell]) -> Bars:
+    def of(cls, label: str, cells: Iterable[Cell]) -> Dots:
         return cls(label, *_values_and_sds(cells))
 
 
 @dataclass(frozen=True)
-class BarFigure:
-    """Groups of bars, one of each kind in a group; a level that they are compared with as a line."""
+class DotFigure:
+    """Rows with a dot of each kind; a level that they are compared with as a line."""
 
     caption: str
-    y: str
-    groups: Sequence[str]
-    bars: Sequence[Bars]
+    x: str
+    rows: Sequence[str]
+    dots: Sequence[Dots]
     level: tuple[str, float] | None = None
-    from_zero: bool = True
-    """Accuracies that differ little are better seen from above zero."""
     name: str = ""
 
 
@@ -93,7 +93,7 @@ class HistogramFigure:
     name: str = ""
 
 
-Figure = LineFigure | BarFigure | HistogramFigure
+Figure = LineFigure | DotFigure | HistogramFigure
 
 
 @dataclass(frozen=True)
