@@ -9,7 +9,7 @@ from typing import Any
 from tta_panda.data import CLEAN
 from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
 from tta_panda.evaluation.plan import Sources, model_preset, plan_methods, plan_runs, plan_streams
-from tta_panda.evaluation.record import PassesPerBatch, RunRecord, Tenth
+from tta_panda.evaluation.record import Measurement, PassesPerBatch, RunRecord, Tenth
 from tta_panda.evaluation.run import Runner
 from tta_panda.evaluation.store import RunStore
 from tta_panda.methods.presets import get_preset
@@ -30,7 +30,8 @@ def make_record(
     known = {"model": "mini", "data": "glyphs-c", "corruption": corruption, "severity": severity, **stream}
     chosen = ({"beta": "auto"} if "+" in method else {}) | (options or {})
     config = config or RunConfig(stream=StreamConfig(**known), method=MethodConfig(name=method, options=chosen))
-    return RunRecord(
+    beta = 0.3 if config.method.parsed.debias else None
+    record = RunRecord(
         config=config,
         weights_hash="0123456789abcdef",
         samples=100,
@@ -47,12 +48,20 @@ def make_record(
         predicted_counts=[70, 30],
         label_counts=[50, 50],
         mean_probabilities=[0.7, 0.3],
+        mean_beta=beta,
         passes=PassesPerBatch(images=100, images_with_gradient=12.5, texts=0, texts_with_gradient=0),
-        tenths=[Tenth(samples=10, accuracy=accuracy, bias=bias) for _ in range(10)],
+        tenths=[Tenth(samples=10, accuracy=accuracy, bias=bias, mean_beta=beta) for _ in range(10)],
         seconds=1.0,
         images_per_second=100.0,
         peak_memory=1 << 28,
         environment={"python": "3"},
+    )
+    if not config.stream.parsed_order.joins_domains:
+        return record
+    domains = config.stream.corruptions
+    measured = Measurement(**record.model_dump(include=set(Measurement.model_fields)))
+    return record.model_copy(
+        update={"domains": dict.fromkeys(domains, measured), "tenths": record.tenths * len(domains)}
     )
 
 

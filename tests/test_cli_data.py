@@ -57,8 +57,9 @@ def test_corrupt_reports_broken_images(tmp_path: Path) -> None:
     command = ["corrupt", str(tmp_path / "in"), str(tmp_path / "out"), "--corruption", "fog", "--workers", "1"]
     result = runner.invoke(app, command)
     assert result.exit_code == 1
-    assert "skipped bad.png: Cannot read the image" in result.stderr
+    assert "skipped bad.png: not a picture" in result.stderr
     assert (tmp_path / "out" / "fog" / "5" / "good.png").is_file()
+    assert runner.invoke(app, [*command, "--skip-broken"]).exit_code == 0
 
 
 def test_corrupt_by_workers_names_the_real_error(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tta_panda import workers
 from tta_panda.atomic import atomic_path, remove_parts, write_atomically
-from tta_panda.errors import TtaPandaError, UnknownNameError
+from tta_panda.errors import BrokenImageError, TtaPandaError, UnknownNameError
 from tta_panda.workers import available_cores, worker_pool
 
 
@@ -66,7 +66,8 @@ def everything_below(kind: type[TtaPandaError]) -> Iterator[type[TtaPandaError]]
 
 @pytest.mark.parametrize("kind", [*everything_below(TtaPandaError)], ids=lambda kind: kind.__name__)
 def test_errors_survive_being_pickled(kind: type[TtaPandaError]) -> None:
-    error = kind("corruption", "frog", ["fog"]) if issubclass(kind, UnknownNameError) else kind("a message")
+    arguments = {UnknownNameError: ("corruption", "frog", ["fog"]), BrokenImageError: ("fog.png", "empty file")}
+    error = kind(*arguments.get(kind, ("a message",)))
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind
     assert (str(copy), vars(copy)) == (str(error), vars(error))

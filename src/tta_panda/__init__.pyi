@@ -1,6 +1,7 @@
 from .data import list_data as list_data
 from .data import load_data as load_data
 from .data.stream import Stream as Stream
+from .errors import BrokenImageError as BrokenImageError
 from .errors import DataError as DataError
 from .errors import InvalidInputError as InvalidInputError
 from .errors import MissingExtraError as MissingExtraError
@@ -12,22 +13,29 @@ from .errors import TtaPandaWarning as TtaPandaWarning
 from .errors import UnknownNameError as UnknownNameError
 from .errors import UnsupportedModelError as UnsupportedModelError
 from .evaluation.loop import evaluate as evaluate
+from .evaluation.store import load_records as load_records
 from .methods import create_method as create_method
 from .methods import list_methods as list_methods
 from .methods import register_method as register_method
 from .methods.base import FrozenMethod as FrozenMethod
 from .methods.base import Method as Method
-from .methods.base import TrainedMethod as TrainedMethod
 from .methods.bat import BAT as BAT
 from .methods.clip import CLIP as CLIP
 from .methods.deyo import DeYO as DeYO
 from .methods.dmn import DMN as DMN
 from .methods.eta import ETA as ETA
+from .methods.im import IM as IM
+from .methods.mint import Mint as Mint
 from .methods.model_check import check_model as check_model
+from .methods.oga import OGA as OGA
 from .methods.sar import SAR as SAR
+from .methods.stata import StatA as StatA
+from .methods.state import load_method as load_method
+from .methods.tda import TDA as TDA
 from .methods.tent import Tent as Tent
 from .methods.tps import TPS as TPS
 from .methods.tpt import TPT as TPT
+from .methods.trained import TrainedMethod as TrainedMethod
 from .methods.zero import Zero as Zero
 from .models import ZeroShotClassifier as ZeroShotClassifier
 from .models import list_models as list_models
@@ -35,6 +43,11 @@ from .models import load_model as load_model
 from .models import make_classifier as make_classifier
 from .models import wrap_model as wrap_model
 from .models.linear import LinearClassifier as LinearClassifier
+from .panda import Centering as Centering
+from .panda import Level as Level
 from .panda import Panda as Panda
+from .prediction.predict import Prediction as Prediction
+from .prediction.predict import predict as predict
+from .prediction.reading import PAUSE as PAUSE
 
 __version__: str

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 
 import typer
 
 from tta_panda import __version__
-from tta_panda.cli import bench, corrupt, data, doctor, ls, report, reproduce, run, views
+from tta_panda.cli import bench, corrupt, data, doctor, ls, predict, report, reproduce, run, views
+from tta_panda.cli.common import say
 from tta_panda.errors import TtaPandaError, TtaPandaWarning
 
 app = typer.Typer(
@@ -19,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("predict")(predict.predict)
 app.command("run")(run.run)
 app.command("bench")(bench.bench)
 app.command("reproduce")(reproduce.reproduce)
@@ -46,15 +49,18 @@ def _callback(
 def _show_note(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
     """What this package wants to be known; warnings of other libraries are for their developers."""
     if issubclass(category, TtaPandaWarning):
-        typer.echo(f"note: {message}", err=True)
+        say(f"note: {message}")
 
 
 def main() -> None:
     """Entry point: errors of this package become one message and exit code 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # not every terminal or pipe can encode Δ
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_note
             app()
     except TtaPandaError as error:
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {error}")
         sys.exit(1)

@@ -1,0 +1,1 @@
+"""Predictions for pictures without labels: files, folders, and whatever comes one by one."""
