@@ -101,7 +101,8 @@ def predict(
     stop = threading.Event()
     pictures, total = _pictures(options, places, seen, stop)
     job = _make_job(options, [Path(place) for place in places if place != STDIN])
-    if not job.start(resume=options.resume):
+    job.start(resume=options.resume)
+    if not job.is_open:
         say(f"{options.output} is complete; there is nothing to resume.")
         pictures = ()
     if options.watch:

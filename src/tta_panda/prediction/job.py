@@ -61,15 +61,15 @@ class PredictionJob:
         """Exists while the job is not finished."""
         return None if self.output is None else self.output.with_name(f"{self.output.name}.checkpoint")
 
-    def start(self, *, resume: bool = False) -> bool:
-        """Open the output, anew or where an interrupted job stopped; False if it is complete already."""
+    def start(self, *, resume: bool = False) -> None:
+        """Open the output, anew or where an interrupted job stopped, unless it is complete already."""
         if self.state is not None and self.state.exists():
             self.method.load_state_dict(read_state(self.state)[0])
         if self.output is None or self.checkpoint is None:
-            return True
+            return
         make_file, is_unfinished = file_format(self.output), self.checkpoint.exists()
         if resume and not is_unfinished and self.output.exists():
-            return False
+            return
         if is_unfinished and not resume:
             raise InvalidInputError(
                 f"{self.output} is unfinished: type --resume to go on, or delete {self.checkpoint} to begin anew."
@@ -82,7 +82,6 @@ class PredictionJob:
         else:
             self._save(None)  # before the file: one without a checkpoint is complete
             self._file = make_file(self.output)
-        return True
 
     @property
     def is_open(self) -> bool:
