@@ -128,6 +128,10 @@ def load(options: argparse.Namespace) -> tuple[list[NDArray[np.uint8]], Indices,
     if options.classes:
         rng = np.random.default_rng(options.classes)
         others = [name for name in symbols() if name not in BENCHMARK_CLASSES]
+        if not 2 <= options.classes <= len(others):
+            raise SystemExit(
+                f"--classes must be 2 to {len(others)}, as many symbols as there are; got {options.classes}."
+            )
         names = tuple(map(str, rng.permutation(others)[: options.classes]))
         clean = draw_glyphs(names, max(1, options.images // options.classes), seed=7)
         return [corrupt_batch(clean.images, name, 5, seed=7) for name in CORRUPTIONS], clean.labels, names

@@ -34,7 +34,7 @@ def make_stream(classes: int, sizes=(40, 40, 9, 1), noise: float = 0.5, seed: in
 
 def choices(rule: str, stream: Stream) -> list[float]:
     chooser = beta_rule(rule)
-    return [chooser.choose(torch.from_numpy(plain), torch.from_numpy(bias), SCALE) for plain, bias in stream]
+    return [chooser.choose(torch.from_numpy(plain), torch.from_numpy(bias), SCALE, 9.0) for plain, bias in stream]
 
 
 def weights_of_age(stream: Stream, upto: int, half_life: float = 200.0) -> list[float]:
@@ -74,8 +74,8 @@ def reference(rule: str, stream: Stream) -> list[float]:
             deviations -= deviations.mean(1, keepdims=True)
             up, down = fade * up + deviations.max(1).sum(), fade * down - deviations.min(1).sum()
         classes, r = len(level), np.corrcoef(level, offset)[0, 1]
-        caution = 4 if rule == "shrinkage" else 3
-        agreed = max(0, 1 - caution * (1 - r**2) / ((classes - 2) * r**2)) if r > 0 and classes > 2 else 0.0
+        chance = 4 / (classes - 2) if rule == "shrinkage" else 1.5 / 9
+        agreed = max(0, 1 - chance * (1 - r**2) / r**2) if r > 0 else 0.0
         slope = min(1, max(0, level @ offset / (offset @ offset)))
         weight_of_information = 0.5 / (1 + classes / 50)
         if rule != "shrinkage":
@@ -113,7 +113,7 @@ def test_betas_lie_between_0_and_1(rule, classes):
         assert all(0 <= beta <= 1 for beta in chosen)
         assert len(chosen) == len(sizes)
     flat = torch.full((4, classes), 0.2)
-    assert beta_rule(rule).choose(flat, flat[:1], SCALE) == 0.0
+    assert beta_rule(rule).choose(flat, flat[:1], SCALE, 1.0) == 0.0
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -160,11 +160,11 @@ def test_agreement_is_none_by_chance_and_full_for_equals():
     rng = np.random.default_rng(2)
     vectors = torch.from_numpy(rng.normal(size=(200, 2, 10)))
     vectors = vectors - vectors.mean(dim=-1, keepdim=True)
-    assert np.mean([agreement(first, second) > 0 for first, second in vectors]) < 0.1
+    assert np.mean([agreement(first, second, 9.0) > 0 for first, second in vectors]) < 0.2
     first = vectors[0, 0]
-    assert agreement(first, 3 * first) == pytest.approx(1.0)
-    assert agreement(first, -first) == agreement(first, 0 * first) == 0.0
-    assert agreement(torch.tensor([1.0, -1.0]), torch.tensor([1.0, -1.0])) == 0.0
+    assert agreement(first, 3 * first, 9.0) == pytest.approx(1.0)
+    assert agreement(first, -first, 9.0) == agreement(first, 0 * first, 9.0) == 0.0
+    assert agreement(torch.tensor([1.0, -1.0]), torch.tensor([1.0, -1.0]), 1.0) == 0.0
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -173,11 +173,11 @@ def test_a_rule_goes_on_from_its_state(rule):
     expected = choices(rule, stream)
     first, second = beta_rule(rule), beta_rule(rule)
     for plain, bias in stream[:2]:
-        first.choose(torch.from_numpy(plain), torch.from_numpy(bias), SCALE)
+        first.choose(torch.from_numpy(plain), torch.from_numpy(bias), SCALE, 9.0)
     second.load_state_dict(first.state_dict())
     plain, bias = map(torch.from_numpy, stream[2])
-    assert second.choose(plain, bias, SCALE) == expected[2]
+    assert second.choose(plain, bias, SCALE, 9.0) == expected[2]
     second.reset()
     assert second.beta is None
     plain, bias = map(torch.from_numpy, stream[0])
-    assert second.choose(plain, bias, SCALE) == expected[0]
+    assert second.choose(plain, bias, SCALE, 9.0) == expected[0]

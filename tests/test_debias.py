@@ -132,7 +132,7 @@ def test_the_gradient_flows_through_negatives_of_this_batch_alone(tiny_classifie
 
 def evidence(features: np.ndarray, text: np.ndarray, offset: np.ndarray | None = None) -> Evidence:
     bias = None if offset is None else torch.from_numpy(offset @ text.T)
-    return Evidence(torch.from_numpy(features), torch.from_numpy(features @ text.T), bias, SCALE)
+    return Evidence(torch.from_numpy(features), torch.from_numpy(features @ text.T), bias, SCALE, 7.0)
 
 
 def test_centring_is_cbc_on_the_batch_and_decays_over_the_stream():
@@ -173,7 +173,7 @@ def reference_bias(stream, level: Level, betas: list[float]) -> list[np.ndarray]
         deviations = deviations - deviations.mean(1, keepdims=True)
         up, down = keep * up + deviations.max(1).sum(), keep * down - deviations.min(1).sum()
         variety = np.clip((up / down - 0.95) / 0.1, 0, 1)
-        gate = 1.0 if level.gate is None else 0.5 + 0.5 * agreement(torch.from_numpy(a), torch.from_numpy(b))
+        gate = 1.0 if level.gate is None else 0.5 + 0.5 * agreement(torch.from_numpy(a), torch.from_numpy(b), 7.0)
         gamma = variety * gate if level.gamma == "auto" else level.gamma
         found.append(-SCALE * gamma * a)
     return found
@@ -195,7 +195,7 @@ def biases(level: Level, stream) -> tuple[list[np.ndarray], list[float]]:
     debiaser, found, betas = level.start(8, 0), [], []
     for plain, bias in stream:
         similarities, offset = torch.from_numpy(plain), None if level.gate is None else torch.from_numpy(bias)
-        found.append(debiaser.decide(Evidence(similarities, similarities, offset, SCALE)).bias.numpy())
+        found.append(debiaser.decide(Evidence(similarities, similarities, offset, SCALE, 7.0)).bias.numpy())
         betas.append(debiaser.beta or 0.0)
     return found, betas
 

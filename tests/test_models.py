@@ -84,6 +84,19 @@ def test_prompts_use_words_and_templates(tiny):
 
 
 @pytest.mark.parametrize(
+    ("embeddings", "directions"),
+    [
+        (torch.eye(10), 9.0),  # all as far apart as can be
+        (torch.eye(3).repeat_interleave(20, dim=0), 2.0),  # sixty classes of three kinds
+        (torch.tensor([[1.0, 0.0], [0.6, 0.8]]), 1.0),
+        (torch.ones(5, 4), 1.0),  # not at all
+    ],
+)
+def test_directions_count_how_classes_differ(embeddings, directions):
+    assert base.count_directions(embeddings) == pytest.approx(directions)
+
+
+@pytest.mark.parametrize(
     ("names", "message"),
     [
         ("cat", "list"),

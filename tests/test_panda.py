@@ -128,7 +128,7 @@ def test_informative_beta_equals_an_independent_reference_over_a_stream():
         offset /= np.linalg.norm(offset)
         stream.append((features @ text.T, offset @ text.T))
     rule = InformationBeta()
-    ours = [rule.choose(torch.from_numpy(plain), torch.from_numpy(bias), 20.0) for plain, bias in stream]
+    ours = [rule.choose(torch.from_numpy(plain), torch.from_numpy(bias), 20.0, 3.0) for plain, bias in stream]
     np.testing.assert_allclose(ours, reference_informative_beta(stream, 20.0), atol=1e-4)
     assert 0.3 < ours[-1] <= 1  # a bias that the negatives share is found
 
@@ -138,7 +138,7 @@ def test_informative_beta_leaves_a_bias_alone_that_negatives_do_not_share():
     text = np.eye(4)
     features = np.tile([1.0, 0.0, 0.0, 0.0], (50, 1)) + 0.01 * rng.normal(size=(50, 4))  # one class only: label shift
     rule = InformationBeta()
-    chosen = rule.choose(torch.from_numpy(features @ text.T), torch.tensor([[-0.5, 0.2, 0.2, 0.1]]), 10.0)
+    chosen = rule.choose(torch.from_numpy(features @ text.T), torch.tensor([[-0.5, 0.2, 0.2, 0.1]]), 10.0, 3.0)
     assert chosen == 0.0
 
 
@@ -148,14 +148,14 @@ def test_where_beta_makes_no_difference_informative_beta_subtracts_nothing(class
     rng = np.random.default_rng(classes)
     for scale in (1.0, 20.0, 100.0):
         similarities = torch.from_numpy(rng.normal(0.2, 0.05, size=(1, classes)))
-        assert InformationBeta().choose(similarities, similarities + 0.01, scale) == 0.0
+        assert InformationBeta().choose(similarities, similarities + 0.01, scale, 3.0) == 0.0
 
 
 def test_informative_beta_gives_the_same_for_one_offset_and_for_equal_ones():
     rng = np.random.default_rng(5)
     plain, bias = (torch.from_numpy(rng.normal(0.2, 0.05, size=size)) for size in ((300, 700), (1, 700)))
-    assert InformationBeta().choose(plain + bias, bias, 30.0) == InformationBeta().choose(
-        plain + bias, bias.expand(300, -1), 30.0
+    assert InformationBeta().choose(plain + bias, bias, 30.0, 3.0) == InformationBeta().choose(
+        plain + bias, bias.expand(300, -1), 30.0, 3.0
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, cast, runtime_checkable
 
@@ -117,6 +118,11 @@ class Classifier(ABC):
         content = f"{weights_hash(cast(nn.Module, self.model))} {self.made_of}"
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
+    @functools.cached_property
+    def directions(self) -> float:
+        """In how many directions the class embeddings differ."""
+        return count_directions(self.class_embeddings)
+
     @abstractmethod
     def embed(self, raw: Tensor) -> Tensor:
         """Where embeddings (..., D) are compared: what the encoder gives, at unit length or as it is."""
@@ -128,6 +134,13 @@ class Classifier(ABC):
         """
         embeddings = self.class_embeddings if class_embeddings is None else class_embeddings
         return self.logit_scale * features @ embeddings.mT + self.bias
+
+
+def count_directions(embeddings: Tensor) -> float:
+    """In how many directions embeddings (K, D) differ, as a participation ratio: K - 1, or fewer if they are alike."""
+    apart = embeddings - embeddings.mean(dim=0)
+    products = apart.T @ apart if len(apart) > apart.shape[1] else apart @ apart.T
+    return max(1.0, float(products.trace() ** 2 / products.square().sum().clamp_min(1e-30)))
 
 
 class ZeroShotClassifier(Classifier):
@@ -205,7 +218,7 @@ def _checked_names(class_names: Iterable[str]) -> tuple[str, ...]:
         raise InvalidInputError(f"A classifier needs at least two class names, got {list(names)}.")
     if not all(names):
         raise InvalidInputError("Class names must not be empty.")
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = sorted(name for name, times in Counter(names).items() if times > 1)
     if repeated:
         raise InvalidInputError(f"Class names must differ from each other; repeated: {', '.join(repeated)}.")
     return names

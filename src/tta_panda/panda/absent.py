@@ -11,7 +11,7 @@ PRIOR = 0.02
 """Every image also counts this much as one of mean similarity to all classes, so that every class has some weight."""
 
 
-CAUTION = 4.0
+CAUTION = 1.5
 """How many times over chance must be beaten for two vectors to agree."""
 
 
@@ -101,14 +101,17 @@ def correlation(first: Tensor, second: Tensor) -> float:
     return float(first @ second) / norms if norms > 0 else 0.0
 
 
-def agreement(level: Tensor, offset: Tensor, caution: float = CAUTION) -> float:
+def agreement(level: Tensor, offset: Tensor, directions: float) -> float:
     """How far two centred vectors (K,) agree beyond chance, from 0 to 1.
 
-    A bias that images and negatives share is the corruption's. Unrelated vectors have a squared correlation of
-    1 / (K - 2) or so, and the share that chance explains, `caution` times over, is taken away. Vectors of two classes
-    always agree or always disagree, which says nothing, so these give 0.
+    A bias that images and negatives share is the corruption's. What chance explains of their agreement is taken away,
+    `CAUTION` times over: similarities to classes that differ in n directions only are correlated as n numbers are,
+    however many classes there are. Vectors of two classes always agree or always disagree, which says nothing, so these
+    give 0.
     """
-    classes, r = len(level), correlation(level, offset)
-    if r <= 0 or classes <= 2:
-        return 0.0
-    return max(0.0, 1 - caution * (1 - r**2) / ((classes - 2) * r**2))
+    return 0.0 if len(level) == 2 else beyond_chance(correlation(level, offset), CAUTION / directions)
+
+
+def beyond_chance(r: float, chance: float) -> float:
+    """What is left of a correlation, from 0 to 1, where unrelated vectors have the square `chance`."""
+    return max(0.0, 1 - chance * (1 - r**2) / r**2) if r > 0 else 0.0

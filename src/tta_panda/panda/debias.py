@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from torch import Tensor
 
@@ -24,6 +25,7 @@ class Evidence(NamedTuple):
     similarities: Tensor  # l (B, K), logits without their scale
     offset_similarities: Tensor | None  # b (1 or B, K), of the negatives where there are any
     scale: float
+    directions: float  # in how many the class embeddings differ, K - 1 at most
 
 
 class Correction(NamedTuple):
@@ -39,7 +41,7 @@ class Debias(ABC):
     """Settings. Any number of methods can be given the same ones; each starts a `Debiaser` of its own."""
 
     def __post_init__(self) -> None:
-        for name, annotation in typing.get_type_hints(type(self)).items():
+        for name, annotation in _type_hints(type(self)).items():
             check_type(name, getattr(self, name), annotation)
 
     @abstractmethod
@@ -55,6 +57,12 @@ class Debias(ABC):
         first, *others = dataclasses.fields(self)
         shown = [first.name, *(field.name for field in others if getattr(self, field.name) != field.default)]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
+
+@functools.cache
+def _type_hints(kind: type) -> dict[str, Any]:
+    """Of a class: the same for all its objects, and slow to find out."""
+    return typing.get_type_hints(kind)
 
 
 class Debiaser(Running):

@@ -118,4 +118,4 @@ class LevelDebiaser(Debiaser):
         if evidence.offset_similarities is None:
             return variety
         offset = self.offset.update(evidence.offset_similarities, len(evidence.similarities))
-        return variety * (0.5 + 0.5 * agreement(level, centred(offset)))
+        return variety * (0.5 + 0.5 * agreement(level, centred(offset), evidence.directions))

@@ -99,4 +99,5 @@ class PandaDebiaser(Debiaser):
 
     def decide(self, evidence: Evidence) -> Correction:
         assert evidence.offset_similarities is not None
-        return Correction(self.rule.choose(evidence.similarities, evidence.offset_similarities, evidence.scale))
+        seen = evidence.similarities, evidence.offset_similarities
+        return Correction(self.rule.choose(*seen, evidence.scale, evidence.directions))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,7 +59,7 @@ class OffsetSource(Running):
         self.total: Tensor | float = 0.0  # (D,), weighted sum of the embeddings of all negatives so far
         self.weight = 0.0
 
-    @property
+    @functools.cached_property
     def key(self) -> tuple[object, ...]:
         """Sources with equal keys draw the same negatives, whatever their betas."""
         return dataclasses.replace(self.panda, beta=0.0, detach_offset=False), self.patch_size, self.seed

@@ -16,8 +16,11 @@ class BetaRule(Running):
     """The last choice; None before the first."""
 
     @abstractmethod
-    def choose(self, similarities: Tensor, offset_similarities: Tensor, scale: float) -> float:
-        """Beta for this batch, from `l` (B, K) and `b` (1 or B, K); both without gradient."""
+    def choose(self, similarities: Tensor, offset_similarities: Tensor, scale: float, directions: float) -> float:
+        """Beta for this batch, from `l` (B, K) and `b` (1 or B, K), both without gradient.
+
+        Classes differ in this many `directions`, K - 1 at most.
+        """
 
 
 class FixedBeta(BetaRule):
@@ -30,6 +33,6 @@ class FixedBeta(BetaRule):
     def reset(self) -> None:
         pass
 
-    def choose(self, similarities: Tensor, offset_similarities: Tensor, scale: float) -> float:
+    def choose(self, similarities: Tensor, offset_similarities: Tensor, scale: float, directions: float) -> float:
         assert self.beta is not None
         return self.beta

@@ -61,7 +61,7 @@ class InformationBeta(BetaRule):
         self.similarities, self.offset_similarities = RunningMean(), RunningMean()
 
     @torch.no_grad()
-    def choose(self, similarities: Tensor, offset_similarities: Tensor, scale: float) -> float:
+    def choose(self, similarities: Tensor, offset_similarities: Tensor, scale: float, directions: float) -> float:
         plain, bias = similarities.float().cpu(), offset_similarities.float().cpu()
         information = self.information.update(scale * plain, scale * bias)
         best = int((information >= information.max() - TOLERANCE).int().argmax())  # the first of equals

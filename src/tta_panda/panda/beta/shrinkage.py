@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tta_panda.panda.absent import AbsentLevel, RunningMean, agreement, centred
+from tta_panda.panda.absent import AbsentLevel, RunningMean, beyond_chance, centred, correlation
 from tta_panda.panda.beta.base import BetaRule
 from tta_panda.panda.beta.information import GRID, MutualInformation
 
 HALF_LIFE = 200.0
 """In images: a rule that forgets follows a stream whose corruption changes."""
+
+CAUTION = 4.0
+"""How many times over chance must be beaten for levels and offset to agree."""
 
 WORTHWHILE = 1e-4
 """In nats: the least gain of mutual information for which anything is subtracted."""
@@ -31,14 +34,15 @@ class ShrinkageBeta(BetaRule):
         self.offset = RunningMean(HALF_LIFE)
 
     @torch.no_grad()
-    def choose(self, similarities: Tensor, offset_similarities: Tensor, scale: float) -> float:
+    def choose(self, similarities: Tensor, offset_similarities: Tensor, scale: float, directions: float) -> float:
         plain, bias = similarities.float().cpu(), offset_similarities.float().cpu()
         informative = most_informative(self.information.update(scale * plain, scale * bias))
         level = self.level.update(plain.double(), (scale * plain).double().softmax(dim=1))
         offset = centred(self.offset.update(bias, len(plain)))
         slope = min(1.0, max(0.0, float(level @ offset / (offset @ offset).clamp_min(1e-12))))
-        weight = information_weight(len(level))
-        self.beta = agreement(level, offset) * ((1 - weight) * slope + weight * informative)
+        weight, classes = information_weight(len(level)), len(level)
+        agreed = beyond_chance(correlation(level, offset), CAUTION / (classes - 2)) if classes > 2 else 0.0
+        self.beta = agreed * ((1 - weight) * slope + weight * informative)
         return self.beta
 
 

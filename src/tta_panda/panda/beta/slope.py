@@ -12,9 +12,6 @@ from tta_panda.panda.beta.base import BetaRule
 from tta_panda.panda.beta.information import MutualInformation
 from tta_panda.panda.beta.shrinkage import HALF_LIFE, information_weight, most_informative
 
-SLOPE_CAUTION = 3.0
-"""Bolder than for levels: a slope is at most 1, and mutual information has a say."""
-
 NEGLIGIBLE = 0.05
 """A weight of mutual information below this is not worth its cost: that of more than 450 classes."""
 
@@ -34,16 +31,17 @@ class SlopeBeta(BetaRule):
         self.variety = Variety(HALF_LIFE)
 
     @torch.no_grad()
-    def choose(self, similarities: Tensor, offset_similarities: Tensor, scale: float) -> float:
+    def choose(self, similarities: Tensor, offset_similarities: Tensor, scale: float, directions: float) -> float:
         plain, bias = similarities.cpu().double(), offset_similarities.cpu().double()
         judged = scale * (plain - (self.beta or 0.0) * bias)
         level = self.level.update(plain, judged.softmax(dim=1))
         offset = centred(self.offset.update(bias, len(plain)))
-        self.beta = self.variety.update(plain) * self._beta_of(level, offset, scale * plain, scale * bias)
+        agreed = agreement(level, offset, directions)
+        self.beta = self.variety.update(plain) * self._beta_of(level, offset, agreed, scale * plain, scale * bias)
         return self.beta
 
-    def _beta_of(self, level: Tensor, offset: Tensor, plain: Tensor, bias: Tensor) -> float:
-        return agreement(level, offset, SLOPE_CAUTION) * slope(level, offset)
+    def _beta_of(self, level: Tensor, offset: Tensor, agreed: float, plain: Tensor, bias: Tensor) -> float:
+        return agreed * slope(level, offset)
 
 
 class AutoBeta(SlopeBeta):
@@ -60,14 +58,14 @@ class AutoBeta(SlopeBeta):
         super().reset()
         self.information = MutualInformation(HALF_LIFE)
 
-    def _beta_of(self, level: Tensor, offset: Tensor, plain: Tensor, bias: Tensor) -> float:
+    def _beta_of(self, level: Tensor, offset: Tensor, agreed: float, plain: Tensor, bias: Tensor) -> float:
         weight = information_weight(len(level))
         if weight < NEGLIGIBLE:
-            return super()._beta_of(level, offset, plain, bias)
+            return super()._beta_of(level, offset, agreed, plain, bias)
         informative = most_informative(self.information.update(plain.float(), bias.float()))
         if len(level) == 2:  # level and offset cannot but agree or disagree
             return informative if correlation(level, offset) > 0 else 0.0
-        return agreement(level, offset, SLOPE_CAUTION) * ((1 - weight) * slope(level, offset) + weight * informative)
+        return agreed * ((1 - weight) * slope(level, offset) + weight * informative)
 
 
 def slope(level: Tensor, offset: Tensor) -> float:
