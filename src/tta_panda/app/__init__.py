@@ -1,0 +1,1 @@
+"""The explorer: what Panda does to pictures, streams and results, in a browser."""

@@ -1,0 +1,40 @@
+"""`tta-panda explore`: see what Panda does, in a browser."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from tta_panda.cli.common import say
+from tta_panda.errors import missing_extra
+from tta_panda.evaluation.config import EMBEDDED
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+def explore(
+    host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = LOCAL[0],
+    port: Annotated[
+        int | None, typer.Option("--port", min=1, max=65535, show_default="a free one from 7860 up")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="To choose from; repeatable. See: tta-panda ls models.", show_default="mini"),
+    ] = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+) -> None:
+    """Explore batches, streams, results and videos on a page in the browser, until Ctrl-C."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
+    try:
+        import gradio  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("The explorer needs", "app") from error
+    from tta_panda.app.server import serve
+
+    if host not in LOCAL:
+        say(f"note: whoever can reach {host} can see the pictures and results that this account can read.")
+    page, address = serve(model or [EMBEDDED.model], host, port, open_browser=browser)
+    typer.echo(f"The explorer is at {address} until Ctrl-C.")
+    page.block_thread()

@@ -1,0 +1,290 @@
+"""What the explorer shows, without a browser: a batch at any beta, streams, folders of records, frames of a video."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from records import make_record
+
+from tta_panda import Stream, create_method, evaluate, load_data
+from tta_panda.app import pictures
+from tta_panda.app.batch import EncodedBatch, frozen_methods
+from tta_panda.app.drawing import Bars, Curve, Tile, chart, class_table, sheet, tiles
+from tta_panda.app.records import Folder, as_grid, difference
+from tta_panda.app.shown import batch_outcome, record_classes, stream_charts, stream_classes
+from tta_panda.app.stream import PANDA, PLAIN, Player, Setting
+from tta_panda.app.video import frames, predict_frame
+from tta_panda.cli.explore import explore
+from tta_panda.data.corruptions import corrupt_batch
+from tta_panda.data.dataset import UNLABELLED
+from tta_panda.errors import DataError, InvalidInputError, MissingExtraError, StoreError
+from tta_panda.evaluation.store import RunStore
+
+DATA = "glyphs-val-c"
+SETTING = Setting(DATA, "fog", batch_size=20)
+
+
+@pytest.fixture(scope="module")
+def batch(mini_classifier) -> EncodedBatch:
+    return EncodedBatch(pictures.of_data(DATA, "fog", 5, 40), mini_classifier)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.4, 1.3])
+def test_a_batch_at_any_beta_is_what_the_method_says(batch, mini_classifier, beta):
+    method = create_method("clip+panda", mini_classifier, beta=beta)
+    expected = method.adapt(batch.pictures.tensor).softmax(dim=1)
+    torch.testing.assert_close(batch.at(beta).probabilities, expected, atol=1e-5, rtol=0)
+
+
+def test_auto_is_marked_and_chosen_as_on_a_first_batch(batch, mini_classifier):
+    method = create_method("clip+panda", mini_classifier)
+    method.adapt(batch.pictures.tensor)
+    batch.at(1.7)  # forgets nothing, learns nothing
+    assert batch.auto.beta == pytest.approx(method.beta, abs=1e-6) == pytest.approx(batch.at("auto").beta)
+
+
+def test_moving_beta_encodes_nothing(batch, mini_classifier, monkeypatch):
+    def refuse(_images):
+        raise AssertionError("encoded again")
+
+    monkeypatch.setattr(mini_classifier.model, "encode_image", refuse)
+    assert batch.at(0.2).predicted.shape == (40,)
+
+
+def test_accuracy_bias_and_counts_of_a_batch(batch):
+    outcome, labels = batch.at(0.5), batch.pictures.labels.numpy()
+    probabilities = outcome.probabilities.numpy()
+    predicted = probabilities.argmax(axis=1)
+    assert outcome.metrics.accuracy == pytest.approx((predicted == labels).mean())
+    assert outcome.counts == np.bincount(predicted, minlength=10).tolist()
+    assert batch.label_counts == np.bincount(labels, minlength=10).tolist()
+    bias = np.abs(probabilities.mean(axis=0) - np.bincount(labels, minlength=10) / 40).sum()
+    assert outcome.metrics.bias == pytest.approx(bias, abs=1e-5)
+
+
+def test_what_negatives_resemble(batch, mini_classifier):
+    embedded = mini_classifier.embed(mini_classifier.model.encode_image(batch.negatives)).mean(dim=0)
+    expected = (mini_classifier.logit_scale * embedded @ mini_classifier.class_embeddings.T).softmax(dim=0)
+    assert batch.resemblance == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("method", frozen_methods())
+def test_every_method_that_is_offered_moves_with_beta(mini_classifier, batch, method):
+    other = EncodedBatch(batch.pictures, mini_classifier, method)
+    assert not torch.equal(other.at(0.0).probabilities, other.at(1.0).probabilities)
+
+
+def test_the_numbers_shown_follow_beta(batch):
+    accuracies = {beta: f"{batch.at(beta).metrics.accuracy:.1%}" for beta in (0.0, 0.5)}
+    for beta, accuracy in accuracies.items():
+        shown = batch_outcome(batch, batch.at(beta))
+        row = re.search(rf'<th scope="row">β = {beta:.2f}</th><td>([^<]*)</td>', shown)
+        assert row[1] == accuracy
+        assert shown.count('role="img"') == 40
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("star", "gear"):
+        (tmp_path / name).mkdir()
+        for index in range(3):
+            Image.fromarray(rng.integers(0, 255, (40, 50, 3), np.uint8)).save(tmp_path / name / f"{index}.png")
+    (tmp_path / "star" / "broken.png").write_bytes(b"no picture")
+    return tmp_path
+
+
+def test_pictures_of_a_folder_are_labelled_corrupted_and_broken_ones_named(folder, mini):
+    clean = pictures.of_folder(str(folder), [], mini, "clean", 5, 100)
+    foggy = pictures.of_folder(str(folder), [], mini, "fog", 3, 100)
+    assert clean.class_names == ("gear", "star")
+    assert sorted(clean.labels.tolist()) == [0, 0, 0, 1, 1, 1]
+    assert clean.images.shape == (6, 32, 32, 3)
+    assert len(clean.left_out) == 1 and clean.left_out[0].startswith("broken.png: not a picture")
+    np.testing.assert_array_equal(foggy.images, corrupt_batch(clean.images, "fog", 3, seed=0))
+
+
+def test_uploads_have_no_labels(folder, mini, mini_classifier):
+    found = pictures.of_files(sorted((folder / "gear").iterdir()), ["star", "gear"], mini, "clean", 5)
+    assert found.labels.tolist() == [UNLABELLED] * 3
+    shown = EncodedBatch(found, pictures.shared_classifier("mini", found.class_names))
+    assert shown.auto.metrics is None and shown.label_counts is None
+    assert "✓" not in batch_outcome(shown, shown.auto)
+
+
+def test_what_is_wrong_with_pictures_is_a_sentence(folder, mini):
+    with pytest.raises(DataError, match=r"None of the pictures can be read\. broken\.png: not a picture"):
+        pictures.of_files([folder / "star" / "broken.png"], ["a", "b"], mini, "clean", 5)
+    with pytest.raises(InvalidInputError, match="Which classes"):
+        pictures.of_files([folder / "star" / "0.png"], [], mini, "clean", 5)
+    with pytest.raises(InvalidInputError, match="Which classes"):
+        pictures.of_folder(str(folder / "star"), [], mini, "clean", 5, 10)
+    with pytest.raises(InvalidInputError, match="Name a folder"):
+        pictures.of_folder("", [], mini, "clean", 5, 10)
+    with pytest.raises(InvalidInputError, match="Upload"):
+        pictures.of_files([], ["a", "b"], mini, "clean", 5)
+    with pytest.raises(DataError, match="nowhere"):
+        pictures.of_folder(str(folder / "nowhere"), [], mini, "clean", 5, 10)
+
+
+def test_a_stream_step_by_step_is_the_stream_at_once(mini_classifier):
+    player = Player(mini_classifier, "tda+panda")
+    for _ in range(4):
+        player.step(SETTING)
+    dataset = load_data(DATA, "fog")
+    batches = list(itertools.islice(Stream({"fog": dataset}, 20, order="continual"), 4))
+    for name in player.names:
+        expected = evaluate(create_method(name, mini_classifier), batches)
+        assert player.totals[name].accuracy == pytest.approx(expected.accuracy)
+        assert player.totals[name].bias == pytest.approx(expected.bias, abs=1e-4)
+    assert [step.pictures for step in player.steps] == [20, 40, 60, 80]
+    assert player.steps[-1].beta.keys() == {PANDA, "tda+panda"}
+
+
+def test_the_corruption_changes_on_the_way(mini_classifier):
+    player = Player(mini_classifier, PANDA)
+    batches = []
+    for corruption, order in (("fog", "continual"), ("frost", "continual"), ("snow", "reset"), ("clean", "reset")):
+        step = player.step(SETTING._replace(corruption=corruption, order=order))
+        assert step.domain == corruption
+        batches.append(player.methods[PANDA].passes.batches)
+    assert batches == [1, 2, 1, 1]  # goes on, goes on, and starts afresh with each domain
+    assert player.names == (PLAIN, PANDA)
+    assert stream_charts(player).count("<polyline") == 2 + 2 + 1
+    assert "frost" in stream_charts(player)
+
+
+def test_two_streams_do_not_disturb_each_other(mini_classifier):
+    alone, first, second = (Player(mini_classifier, PANDA) for _ in range(3))
+    for _ in range(2):
+        alone.step(SETTING)
+        first.step(SETTING)
+        second.step(SETTING._replace(corruption="contrast"))
+    assert first.steps == alone.steps != second.steps
+
+
+def test_a_stream_that_is_reset_begins_anew(mini_classifier):
+    player = Player(mini_classifier, PANDA)
+    begun = player.step(SETTING)
+    player.step(SETTING)
+    player.reset()
+    assert player.step(SETTING) == begun
+
+
+@pytest.mark.parametrize("order", ["mixed", "gradual", "correlated:0.1", "label_shift:0.1"])
+def test_orders_play(mini_classifier, order):
+    player = Player(mini_classifier, PANDA)
+    player.step(Setting(DATA, "all" if order == "mixed" else "fog", order=order, batch_size=5))
+    assert "All 5 pictures" in stream_classes(player)
+
+
+def test_names_are_escaped_and_pictures_described():
+    shown = class_table("<Classes>", ["<b>", "x"], {"<plain>": Bars([1, 2]), "share": Bars([0.5, 0.1], form=".0%")})
+    assert "<b>" not in shown and "&lt;b&gt;" in shown and "&lt;plain&gt;" in shown
+    assert "--share: 50%" in shown and "--share: 100%" in shown and "50%</td>" in shown
+    assert 'aria-label="picture 2: &lt;b&gt;"' in tiles("pictures", [Tile("a"), Tile("<b>", True)])
+
+
+def test_of_many_classes_those_with_the_longest_bars_are_shown():
+    shown = class_table("", [f"class{k}" for k in range(100)], {"plain": Bars([float(k) for k in range(100)])})
+    assert shown.count("<tr>") == 1 + 15 and "class99" in shown and "class84" not in shown
+
+
+def test_a_chart_says_its_last_values():
+    shown = chart("β", [10, 20, 30], {"a": Curve([None, 0.25, 0.5], "#000")}, ".2f", {0: "fog", 20: "frost"})
+    assert 'aria-label="β, at last a 0.50"' in shown
+    [points] = re.findall(r'points="([^"]*)"', shown)
+    (x1, y1), (x2, y2) = (map(float, point.split(",")) for point in points.split())
+    assert x1 < x2 and y1 > y2  # upwards
+    assert ">fog</text>" in shown and ">frost</text>" in shown
+
+
+def test_a_sheet_is_a_picture():
+    assert "data:image/webp;base64," in sheet("pictures", np.zeros((3, 8, 8, 3), np.uint8))
+
+
+@pytest.fixture
+def store(tmp_path):
+    def make(name: str, gain: float) -> RunStore:
+        store = RunStore(tmp_path / name)
+        for seed in (0, 1):
+            for corruption, accuracy in (("fog", 0.5), ("snow", 0.7)):
+                store.save(make_record("clip", corruption, accuracy=accuracy, seed=seed))
+                store.save(make_record("clip+panda", corruption, accuracy=accuracy + gain + seed / 100, seed=seed))
+        return store
+
+    return make
+
+
+def test_a_folder_of_records_as_a_grid(store):
+    folder = Folder.read(str(store("runs", 0.1).root))
+    [title] = folder.comparisons
+    grid = as_grid(folder.tables(title)["Accuracy (%)"])
+    assert grid["headers"] == ["corruption", "clip", "clip+panda", "Δ"]
+    assert [row[0] for row in grid["data"]] == ["snow", "fog", "mean of 2"]
+    assert grid["data"][1][1:3] == pytest.approx([50.0, 60.5])
+    assert grid["metadata"]["display_value"][1][:3] == ["fog", "50.0 ± 0.0", "60.5 ± 0.7"]
+    styles = grid["metadata"]["styling"]
+    assert "0.00)" in styles[1][1] and "0.60)" in styles[0][2]  # the least and the most of all
+    for table in folder.tables(title).values():
+        assert len(as_grid(table)["data"]) == len(table.rows)
+
+
+def test_a_cell_leads_to_its_records(store):
+    folder = Folder.read(str(store("runs", 0.1).root))
+    [title] = folder.comparisons
+    records = folder.records(title, "fog", "clip+panda")
+    assert [record.config.stream.seed for record in records] == [0, 1]
+    shown = record_classes(records[1], "fog")
+    assert "clip+panda on fog, seed 1" in shown and ">70</td>" in shown
+    assert folder.records(title, "mean of 2", "clip+panda") == []
+
+
+def test_two_folders_compared(store):
+    tables = []
+    for name, gain in (("new", 0.2), ("old", 0.1)):
+        folder = Folder.read(str(store(name, gain).root))
+        tables.append(next(iter(folder.tables(next(iter(folder.comparisons))).values())))
+    change = difference(*tables)
+    assert [column.title for column in change.columns] == ["clip", "clip+panda"]
+    for row in change.rows:
+        assert [cell.value for cell in row.cells] == pytest.approx([0, 10])
+    assert as_grid(change)["metadata"]["display_value"][0][2].startswith("+10.0")
+
+
+def test_a_folder_without_records_is_a_sentence(tmp_path):
+    with pytest.raises(StoreError, match="tta-panda bench"):
+        Folder.read(str(tmp_path / "nothing"))
+
+
+def test_frames_of_a_video(tmp_path, mini_classifier):
+    path = tmp_path / "clip.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 10, (64, 48))
+    for level in range(7):
+        writer.write(np.full((48, 64, 3), (0, 0, 30 * level), np.uint8))  # blue, green, red
+    writer.release()
+    found = list(frames(path, 3))
+    assert [round(share * 7) for share, _ in found] == [0, 3, 6]
+    assert [frame[..., 0].mean() for _, frame in found] == pytest.approx([0, 90, 180], abs=4)  # red comes first
+    method = create_method("clip+panda", mini_classifier)
+    assert predict_frame(method, found[1][1]).label in mini_classifier.class_names
+    assert method.passes.batches == 1
+
+
+def test_a_broken_video_is_a_sentence(tmp_path):
+    (tmp_path / "clip.mp4").write_bytes(b"no video")
+    with pytest.raises(DataError, match=r"Cannot read the video clip\.mp4"):
+        list(frames(tmp_path / "clip.mp4", 1))
+
+
+def test_the_command_names_the_extra_that_it_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "tta-panda\[app\]"'):
+        explore()
