@@ -26,6 +26,8 @@ MAY_IMPORT = {
     "results": {"methods", "data", "evaluation"},
     "experiments": {"panda", "models", "methods", "data", "evaluation", "results"},
     "reporting": {"evaluation", "results"},
+    "speed": {"panda", "models", "methods", "data", "views", "evaluation", "results"},
+    "app": {"panda", "models", "methods", "data", "evaluation", "results", "reporting", "prediction"},
     "cli": {
         "panda",
         "models",
@@ -37,10 +39,12 @@ MAY_IMPORT = {
         "experiments",
         "reporting",
         "prediction",
+        "speed",
+        "app",
     },
 }
-COMMON = {"atomic", "checks", "chunks", "errors", "escapes", "framing", "pictures", "progress", "registry", "rowfiles"}
-COMMON |= {"workers"}
+COMMON = {"allocator", "atomic", "checks", "chunks", "errors", "escapes", "framing", "pictures", "progress", "registry"}
+COMMON |= {"rowfiles", "workers"}
 
 
 def imported_parts(path: Path) -> set[str]:

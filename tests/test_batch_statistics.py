@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tta_panda import Panda, Tent, make_classifier, wrap_model
-from tta_panda.methods.adaptation import BatchStatistics
+from tta_panda.methods.adaptation import BatchStatistics, Standardise
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +90,10 @@ def test_the_callers_model_and_its_running_statistics_stay_as_they_are(classifie
     assert not any(layer.training for layer in method.model.modules())
     after = classifier.model.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize("shape", [(7, 3, 2, 2), (7, 3)])
+@pytest.mark.parametrize("count", [7, 5])
+def test_gradients_reach_images_through_what_follows_them(shape: tuple[int, ...], count: int):
+    values = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    assert torch.autograd.gradcheck(lambda given: Standardise.apply(given, count, 1e-5), values)

@@ -84,14 +84,11 @@ def offline(*_: object, **__: object) -> None:
     raise requests.ConnectionError("offline")
 
 
-def test_sheet_and_benchmark(tmp_path: Path) -> None:
+def test_a_contact_sheet(tmp_path: Path) -> None:
     image = write_image(tmp_path / "a.png", 32, 32)
     document = rows("corrupt", "--sheet", str(tmp_path / "sheet.png"), str(image), "--corruption", "fog,contrast")
     assert document["rows"][0]["severities"] == [1, 2, 3, 4, 5]
     assert (tmp_path / "sheet.png").is_file()
-    speed = rows("corrupt", "--benchmark", "--corruption", "contrast,pixelate")
-    assert [row["corruption"] for row in speed["rows"]] == ["contrast", "pixelate", "all of these"]
-    assert all(row["32 px: ms"] > 0 and row["224 px: ms"] > 0 for row in speed["rows"])
 
 
 def test_run_on_images_on_disk(tmp_path: Path) -> None:
@@ -127,7 +124,6 @@ def test_run_on_images_on_disk(tmp_path: Path) -> None:
     [
         (["corrupt", "only-one"], "Two folders are needed"),
         (["corrupt", "--sheet", "sheet.png"], "drawn of one image"),
-        (["corrupt", "--benchmark", "--severity", "1,2"], "one severity at a time"),
         (["data", "make", "cifar10", "--from", ".", "-o", "."], "Did you mean 'cifar10-c'"),
         (["data", "download", "imagenet", "-o", "."], "Did you mean 'imagenet-c'"),
         (["data", "check", "no-such-folder"], "There is no folder"),

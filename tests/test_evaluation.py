@@ -19,7 +19,7 @@ from tta_panda.errors import InvalidInputError, NumericalError, StoreError, TtaP
 from tta_panda.evaluation import run as run_module
 from tta_panda.evaluation.config import StreamConfig
 from tta_panda.evaluation.loop import evaluate, run_stream, shared_passes
-from tta_panda.evaluation.metrics import GroupedMetrics, StreamMetrics
+from tta_panda.evaluation.metrics import GroupedMetrics, Scores, StreamMetrics, group_images
 from tta_panda.evaluation.plan import Sources
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.evaluation.run import Runner
@@ -40,7 +40,7 @@ def test_metrics_equal_numpy():
     logits, labels = rng.normal(size=(57, 4)).astype(np.float32), rng.integers(0, 4, 57)
     metrics = StreamMetrics(4)
     for part in np.array_split(np.arange(57), 5):
-        metrics.update(torch.from_numpy(logits[part]), torch.from_numpy(labels[part]))
+        metrics.update(Scores.of(torch.from_numpy(logits[part]), torch.from_numpy(labels[part])))
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     accuracy = (logits.argmax(1) == labels).mean()
     assert metrics.accuracy == pytest.approx(accuracy)
@@ -54,9 +54,9 @@ def test_metrics_beyond_the_paper_equal_numpy():
     logits, labels = 3 * rng.normal(size=(203, 5)), rng.integers(0, 4, 203)  # the fifth class never occurs
     metrics, tenths = StreamMetrics(5), GroupedMetrics(5)
     for part in np.array_split(np.arange(203), 7):
-        batch = torch.from_numpy(logits[part]), torch.from_numpy(labels[part])
-        metrics.update(*batch)
-        tenths.update((part * 10 // 203).tolist(), *batch)
+        scores = Scores.of(torch.from_numpy(logits[part]), torch.from_numpy(labels[part]))
+        metrics.update(scores)
+        tenths.update(group_images((part * 10 // 203).tolist()), scores)
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     right = logits.argmax(1) == labels
     losses = -np.log(p[np.arange(203), labels])
@@ -84,8 +84,8 @@ def test_records_hold_metrics_beyond_the_paper(tmp_path):
 
 def test_bias_is_none_for_right_and_two_for_utterly_wrong_predictions():
     right, wrong = StreamMetrics(2), StreamMetrics(2)
-    right.update(torch.tensor([[99.0, -99.0], [-99.0, 99.0]]), torch.tensor([0, 1]))
-    wrong.update(torch.tensor([[99.0, -99.0], [99.0, -99.0]]), torch.tensor([1, 1]))
+    right.update(Scores.of(torch.tensor([[99.0, -99.0], [-99.0, 99.0]]), torch.tensor([0, 1])))
+    wrong.update(Scores.of(torch.tensor([[99.0, -99.0], [99.0, -99.0]]), torch.tensor([1, 1])))
     assert right.bias == pytest.approx(0)
     assert wrong.bias == pytest.approx(2)
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from tta_panda import CLIP, Panda, ZeroShotClassifier, check_model, load_model, make_classifier
-from tta_panda.errors import InvalidInputError, ModelLoadError, UnsupportedModelError
+from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning, UnsupportedModelError
 from tta_panda.methods import METHODS
 from tta_panda.models import VisionLanguageModel
 from tta_panda.models.linear import LinearClassifier, LinearHeadModel
@@ -45,6 +45,11 @@ def test_without_panda_the_logits_are_the_networks_own(model, pictures):
         expected = model.network((pictures / 255 - mean) / std)
     torch.testing.assert_close(CLIP(make_classifier(model, NAMES)).adapt(pictures), expected, rtol=1e-5, atol=1e-5)
     assert model.image_size == config["input_size"][-1] == 160
+
+
+def test_templates_make_no_difference_to_a_head(model):
+    with pytest.warns(TtaPandaWarning, match="reads no text, so the templates 'mint'"):
+        make_classifier(model, NAMES, "mint")
 
 
 def test_the_offset_is_taken_from_the_features_and_the_bias_stays(model, pictures):

@@ -358,7 +358,7 @@ def test_help_shows_constructors():
 
 
 def test_a_derived_default_overrides_that_of_the_base():
-    trained = ["skip_last_blocks", "norm_statistics", "guard"]
+    trained = ["skip_last_blocks", "norm_statistics", "guard", "micro_batch"]
     assert list(default_options(MethodName("tent"))) == ["lr", "predict", *trained, "protocol"]
     assert default_options(MethodName("eta"))["lr"] == 2.5e-4
     assert default_options(MethodName("sar"))["skip_last_blocks"] is None
@@ -368,6 +368,7 @@ def test_a_derived_default_overrides_that_of_the_base():
         "views": 64,
         "keep": 0.1,
         "augmentation": "augmix",
+        "exact_views": False,
         "protocol": "paper",
     }
 
@@ -486,6 +487,7 @@ def test_a_method_of_ones_own_works_by_name(registered, tiny_classifier, images)
         "skip_last_blocks": 0,
         "norm_statistics": "batch",
         "guard": False,
+        "micro_batch": None,
         "protocol": "paper",
     }
     method = create_method("mine+panda", tiny_classifier, beta=0.5, power=3, preset="cifar10-c", patch_size=8)

@@ -17,7 +17,7 @@ from records import make_record
 from rich.console import Console
 
 from tta_panda.cli.common import print_rows, say
-from tta_panda.cli.report import read_comparisons, write_report
+from tta_panda.cli.report import write_report
 from tta_panda.escapes import csv_text, latex_text, markdown_text, printable
 from tta_panda.evaluation.store import RunStore
 from tta_panda.progress import make_console
@@ -27,6 +27,7 @@ from tta_panda.reporting.pages import Part, Section, render_page
 from tta_panda.reporting.terminal import print_result
 from tta_panda.results.comparison import compare
 from tta_panda.results.figure import DotFigure, Dots, Histogram, HistogramFigure, Line, LineFigure, Panel, Result
+from tta_panda.results.folder import read_comparisons
 from tta_panda.results.table import Cell, Column, Row, Table
 
 NAMES = [

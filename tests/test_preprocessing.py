@@ -103,4 +103,4 @@ def test_the_image_list_is_part_of_the_record_by_its_content(tmp_path: Path) -> 
 def test_keys_are_the_same_on_every_machine() -> None:
     stream = StreamConfig(model="mini", data="glyphs-c", corruption="fog", severity=5)
     config = RunConfig(stream=stream, method=MethodConfig(name="tent+panda", options={"lr": 0.001}))
-    assert config.key == "f088d5c0c00f0a55cf60"
+    assert config.key == "cbd50fa4af7c04d7673d"

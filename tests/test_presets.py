@@ -24,7 +24,7 @@ def options(name: str, preset: str | None = None, protocol: str = "paper", **set
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("name", EVERY, ids=str)
 def test_every_preset_pins_every_option_and_builds(preset, name, tiny_classifier):
-    decided_elsewhere = {"protocol", "sampler", "predict", "prompts_per_pass"}
+    decided_elsewhere = {"protocol", "sampler", "predict", "prompts_per_pass", "exact_views", "micro_batch"}
     if "panda" not in name.debias:
         decided_elsewhere |= set(debias_options(name.debias))
     decided_elsewhere |= set(debias_options("level"))
@@ -99,6 +99,7 @@ def test_settings_go_before_presets_and_these_before_protocols():
         "skip_last_blocks": 0,
         "norm_statistics": "batch",
         "guard": False,
+        "micro_batch": None,
         "protocol": "reference",
     }
 

@@ -15,7 +15,7 @@ from records import make_record
 from rich.console import Console
 from scipy import stats
 
-from tta_panda.cli.report import read_comparisons, write_report
+from tta_panda.cli.report import write_report
 from tta_panda.evaluation.config import MethodConfig, StreamConfig
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.evaluation.store import RunStore
@@ -24,6 +24,7 @@ from tta_panda.reporting.pages import Section, write_tables
 from tta_panda.reporting.terminal import print_result
 from tta_panda.reporting.text import to_text
 from tta_panda.results.comparison import compare, corruption_table, passes_table, summary_table, verdicts
+from tta_panda.results.folder import read_comparisons
 from tta_panda.results.table import ACCURACY, BIAS, NOT_RUN, Cell, half_interval, over_seeds
 
 

@@ -1,4 +1,4 @@
-"""The command that shows and measures views."""
+"""The command that shows views."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from tta_panda.cli.views import views
 from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
-from tta_panda.views import speed
 
 app = typer.Typer()
 app.command("views")(views)
@@ -38,22 +37,8 @@ def test_a_sheet_begins_with_the_picture(tmp_path: Path) -> None:
     assert (tmp_path / "again.png").read_bytes() == sheet.read_bytes()
 
 
-def test_the_benchmark_compares_equal_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    document = json.loads(run("--benchmark", "--views", 4, "--size", 24, "--json"))
-    assert [row["way"] for row in document["rows"]] == ["batched", "Pillow"]
-    assert document["ratio"] > 0 and document["share of values that differ"] < 1e-3
-    text = run("--benchmark", "--views", 3, "--size", 16, "--augmentation", "crops")
-    assert "times as fast" in text and "views per second" in text
-    with pytest.raises(InvalidInputError, match="Nothing to measure"):
-        speed.measure_speed(views=1)
-
-
 def test_bad_requests_say_what_is_wrong(tmp_path: Path) -> None:
     image = write_image(tmp_path / "in.png")
-    with pytest.raises(InvalidInputError, match="tta-panda views IMAGE --output"):
-        run(image)
-    with pytest.raises(InvalidInputError, match="own images"):
-        run(image, "--benchmark")
     with pytest.raises(InvalidInputError, match="--size"):
         run(image, "--output", tmp_path / "out.png", "--size", 0)
     with pytest.raises(InvalidInputError, match="views"):

@@ -15,6 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+from tta_panda.allocator import keep_freed_memory
 from tta_panda.errors import DataError, InvalidInputError
 
 Map = Callable[[Callable[[Any, Any], Any], Iterable[Any]], Iterator[Any]]
@@ -92,6 +93,7 @@ def _start_worker(shared: Any, initializer: Callable[[], None] | None) -> None:
     _shared = shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interruptions
     cv2.setNumThreads(1)  # the processes share the cores already
+    keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if initializer is not None:
         initializer()

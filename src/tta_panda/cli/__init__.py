@@ -9,7 +9,8 @@ import warnings
 import typer
 
 from tta_panda import __version__
-from tta_panda.cli import bench, corrupt, data, doctor, ls, predict, report, reproduce, run, views
+from tta_panda.allocator import keep_freed_memory
+from tta_panda.cli import bench, corrupt, data, doctor, explore, ls, predict, report, reproduce, run, speed, views
 from tta_panda.cli.common import say
 from tta_panda.errors import TtaPandaError, TtaPandaWarning
 
@@ -26,10 +27,12 @@ app.command("run")(run.run)
 app.command("bench")(bench.bench)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
+app.command("explore")(explore.explore)
 app.command("ls")(ls.ls)
 app.command("corrupt")(corrupt.corrupt)
 app.command("doctor")(doctor.doctor)
 app.command("views")(views.views)
+app.command("speed")(speed.speed)
 app.add_typer(data.app, name="data")
 
 
@@ -57,6 +60,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # not every terminal or pipe can encode Δ
+    keep_freed_memory()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_note

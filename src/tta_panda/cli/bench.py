@@ -30,10 +30,11 @@ def bench(
 
     Of the embedded data, 600 images per corruption are used unless --limit says otherwise.
     """
-    from tta_panda.cli.report import print_comparisons, read_comparisons, write_report
+    from tta_panda.cli.report import print_comparisons, write_report
     from tta_panda.data import DATASETS
     from tta_panda.evaluation.store import RunStore
     from tta_panda.results.comparison import compare
+    from tta_panda.results.folder import read_comparisons
 
     data = options.stream(options.named_preset()).data
     if options.limit is None and DATASETS.get(data).embedded:

@@ -1,4 +1,4 @@
-"""`tta-panda corrupt`: corrupt folders of images, draw a contact sheet, or measure the speed."""
+"""`tta-panda corrupt`: corrupt folders of images, or draw a contact sheet."""
 
 from __future__ import annotations
 
@@ -44,18 +44,15 @@ def corrupt(
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Images that cannot be corrupted are named, but are no failure.")
     ] = False,
-    benchmark: Annotated[bool, typer.Option("--benchmark", help="Measure the time per image instead.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Corrupt a folder of images, draw a contact sheet of an image (--sheet), or measure the speed (--benchmark)."""
+    """Corrupt a folder of images, or draw a contact sheet of an image (--sheet)."""
     from tta_panda.data.corruptions import expand_corruptions
 
     severities = list(dict.fromkeys(numbers(severity))) if severity else None
     names = expand_corruptions(words(corruption), severities or ())
     how = {"seed": seed, "parameters": parameters, "frost": frost}
-    if benchmark:
-        _measure(names, severities or [5], as_json)
-    elif sheet is not None:
+    if sheet is not None:
         if source is None or target is not None:
             raise InvalidInputError("A contact sheet is drawn of one image: tta-panda corrupt --sheet sheet.png IMAGE")
         _draw(source, sheet, names, severities or [1, 2, 3, 4, 5], as_json, **how)
@@ -121,16 +118,6 @@ def save_sheet(drawn: Image.Image, path: Path, as_json: bool, **facts: Any) -> N
         print_json([{"sheet": str(path), **facts}])
     else:
         typer.echo(f"Contact sheet: {path}")
-
-
-def _measure(names: Sequence[str], severities: list[int], as_json: bool) -> None:
-    from tta_panda.data.corruptions.speed import measure_speed
-
-    if len(severities) > 1:
-        raise InvalidInputError(f"The benchmark measures one severity at a time, got {severities}.")
-    with make_progress("measuring", total=1.0) as progress:
-        rows = measure_speed(names, severities[0], advance=partial(progress.advance, progress.task_ids[0]))
-    show(rows, as_json, severity=severities[0])
 
 
 def show(rows: list[dict[str, Any]], as_json: bool, **more: Any) -> None:

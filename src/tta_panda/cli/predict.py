@@ -22,6 +22,7 @@ from tta_panda.evaluation.config import EMBEDDED
 from tta_panda.progress import make_progress
 
 if TYPE_CHECKING:
+    from tta_panda.models.backends import Backend
     from tta_panda.models.devices import Precision
     from tta_panda.prediction.files import Row
     from tta_panda.prediction.job import PredictionJob
@@ -78,6 +79,9 @@ class PredictOptions:
     ] = 100_000_000
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or mps; auto: the best one available.")] = "auto"
     precision: Annotated[str, typer.Option("--precision", help="Of the encoders: fp32, bf16 or fp16.")] = "fp32"
+    backend: Annotated[str, typer.Option("--backend", help="What computes image embeddings: torch or openvino.")] = (
+        "torch"
+    )
     as_json: JsonOption = False
 
 
@@ -184,7 +188,10 @@ def _make_job(options: PredictOptions, places: Sequence[Path]) -> PredictionJob:
     given = None if options.classes is None else words(options.classes)
     given = given if options.classes_file is None else read_lines(options.classes_file)
     model = load_model(
-        options.model, device=resolve_device(options.device), precision=cast("Precision", options.precision)
+        options.model,
+        resolve_device(options.device),
+        cast("Precision", options.precision),
+        cast("Backend", options.backend),
     )
     names, folders = find_classes(places, given, model)
     classifier = make_classifier(model, names, options.template or "photo")
@@ -199,6 +206,7 @@ def _make_job(options: PredictOptions, places: Sequence[Path]) -> PredictionJob:
             "model": recorded_name(options.model),
             "weights": weights_digest(options.model),
             "precision": options.precision,
+            "backend": options.backend,
             "classes": list(classifier.class_names),
             "templates": options.template,
             "method": repr(method),

@@ -14,7 +14,6 @@ from tta_panda.progress import make_console
 
 if TYPE_CHECKING:
     from tta_panda.evaluation.record import RunRecord
-    from tta_panda.evaluation.store import RunStore
     from tta_panda.results.comparison import Comparison
 
 MOST_METHODS_IN_FULL = 3
@@ -32,6 +31,7 @@ def report(
 ) -> None:
     """Print the tables of a folder of records, and write them and an HTML report."""
     from tta_panda.evaluation.store import RunStore
+    from tta_panda.results.folder import read_comparisons
     from tta_panda.rowfiles import flat, write_rows
 
     records, comparisons = read_comparisons(RunStore(runs))
@@ -45,17 +45,6 @@ def report(
         print_json([row for record in records for row in record.rows()], report=str(page))
     else:
         typer.echo(f"Report: {page}")
-
-
-def read_comparisons(store: RunStore) -> tuple[list[RunRecord], list[Comparison]]:
-    """The records of a folder, and these and its runs that diverged as comparisons."""
-    from tta_panda.errors import StoreError
-    from tta_panda.results.comparison import compare
-
-    records = store.records()
-    if not records:
-        raise StoreError(f"There are no records in {store.root}. Make some with: tta-panda bench -o {store.root}")
-    return records, compare(records, (each.config for each in store.divergences().values()))
 
 
 def print_comparisons(comparisons: Sequence[Comparison]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.filesize import decimal
 
 from tta_panda.cli.common import numbers, say, words
 from tta_panda.escapes import printable
@@ -66,6 +67,10 @@ class CommonOptions:
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Processes to spread the runs over.", show_default="by size")
     ] = None
+    cache: Annotated[
+        Path | None,
+        typer.Option("--cache", help="Folder for encoded features: methods that do not train encode nothing twice."),
+    ] = None
 
     def sources(self, preset: Preset | None) -> Sources:
         """Where model and data are found; `preset` knows the model where none is named."""
@@ -91,7 +96,7 @@ class CommonOptions:
 
         device = resolve_device(self.device)
         workers = 1 if timed else self.workers or default_workers(configs, sources, device)
-        return Runner(store, sources, device, workers=workers, timed=timed)
+        return Runner(store, sources, device, workers=workers, timed=timed, cache=self.cache)
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,10 @@ def run_with_progress(runner: Runner, configs: Sequence[RunConfig]) -> Outcome:
     for each in outcome.diverged.values():
         again = f"To try again, delete {runner.store.divergence_path(each.config)}"
         say(f"diverged: {each.config}: {each.message} {again}")
+    if runner.cache is not None:
+        from tta_panda.methods.cache import folder_size
+
+        say(f"note: {runner.cache} holds {decimal(folder_size(runner.cache))} of features")
     return outcome
 
 
@@ -165,10 +174,11 @@ def exit_code(outcome: Outcome) -> int:
 
 
 def plain_and_debiased(names: str) -> list[str]:
-    """`"all"`, or comma-separated names, as pairs: each method plain, and debiased as its name says, else by Panda."""
+    """Comma-separated names, `all` among them, as pairs: methods plain, and debiased as they say, else by Panda."""
     from tta_panda.methods import METHODS, MethodName, parse_method
 
-    chosen = [parse_method(name) for name in (METHODS.names() if names == "all" else words(names))]
+    every = [name for word in words(names) for name in (METHODS.names() if word == "all" else [word])]
+    chosen = [parse_method(name) for name in every]
     pairs = [(name.base, str(MethodName(name.base, name.debias or "panda"))) for name in chosen]
     return list(dict.fromkeys(name for pair in pairs for name in pair))
 

@@ -57,6 +57,9 @@ class StreamConfig:
     weights: str | None = None
     """Digest of weights that are local files or come with the package; None for published ones, which a tag names."""
     precision: Annotated[str, Option("Precision of the encoders: fp32, bf16 or fp16. All else runs in fp32.")] = "fp32"
+    backend: Annotated[
+        str, Option("What computes image embeddings: torch, or openvino for methods that do not train, on a processor.")
+    ] = "torch"
     templates: Annotated[
         str,
         Option("Prompts for class names: photo, or the averages of mint (seven) or openai (eighty).", by_preset=True),

@@ -7,7 +7,8 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -15,9 +16,10 @@ from torch import Tensor
 from tta_panda.data.stream import Stream
 from tta_panda.errors import DataError, InvalidInputError, NumericalError
 from tta_panda.evaluation.memory import PeakMemory
-from tta_panda.evaluation.metrics import GroupedMetrics, StreamMetrics
+from tta_panda.evaluation.metrics import GroupedMetrics, Groups, Scores, StreamMetrics, group_images
 from tta_panda.evaluation.record import EvaluationResult, Measurement, PassesPerBatch, Tenth
 from tta_panda.methods.base import FrozenMethod, Method
+from tta_panda.methods.cache import FeatureCache
 from tta_panda.methods.passes import EncoderPasses
 from tta_panda.methods.sharing import SharedFeatures
 
@@ -28,7 +30,9 @@ several."""
 TENTHS = 10
 
 
-def evaluate(method: Method, batches: Batches, *, reset: bool = True) -> EvaluationResult:
+def evaluate(
+    method: Method, batches: Batches, *, reset: bool = True, cache: Path | str | None = None
+) -> EvaluationResult:
     """Adapt to a labelled stream and measure the predictions.
 
     Args:
@@ -36,26 +40,41 @@ def evaluate(method: Method, batches: Batches, *, reset: bool = True) -> Evaluat
         batches: an iterable of (images, labels): a `Stream`, a `torch.utils.data.DataLoader`, a list. With (images,
             labels, domains), `domains` being one name for each image, every domain is measured by itself, too.
         reset: start from a fresh state. False goes on where the method stands.
+        cache: folder where encoder passes are kept, and found by other frozen methods on the same batches. Images and
+            negatives are then separate passes, which can change the last bits of a float. Methods that train the
+            encoder do without.
 
     Raises:
         NumericalError: where predictions become NaN or infinite.
     """
-    [evaluation] = run_stream([method], batches, share=False, reset=reset)
+    if cache is not None and not reset:
+        raise InvalidInputError(
+            "Streams of a cache begin with a reset, got reset=False together with cache; omit one of them."
+        )
+    passes = None if cache is None else FeatureCache(cache, method.classifier.model)
+    [evaluation] = run_stream([method], batches, share=passes is not None, reset=reset, cache=passes)
     if evaluation.divergence:
         raise evaluation.divergence
     return evaluation.result()
 
 
+class Labelled(NamedTuple):
+    """What is known of the images of a batch, and predictions are measured by."""
+
+    labels: Tensor  # (B,)
+    domains: Groups
+    tenths: Groups
+
+
 class Evaluation:
     """One method on one stream, while it goes on."""
 
-    def __init__(self, method: Method, stream: Stream | None):
+    def __init__(self, method: Method):
         classes = len(method.classifier.class_names)
         self.method = method
         self.metrics = StreamMetrics(classes)
         self.by_domain = GroupedMetrics(classes)
         self.by_tenth = GroupedMetrics(classes)
-        self.stream = stream
         self.seconds = 0.0
         self.passes = EncoderPasses()
         self._passes_before = dataclasses.replace(method.passes)
@@ -64,9 +83,7 @@ class Evaluation:
         self.divergence: NumericalError | None = None
         """Why it ended early, if it did; methods that share passes with this one go on."""
 
-    def update(
-        self, predict: Callable[[], Tensor], labels: Tensor, domains: Sequence[str], seconds: float = 0.0
-    ) -> None:
+    def update(self, predict: Callable[[], Tensor], batch: Labelled, seconds: float = 0.0) -> None:
         """Predict a batch, and measure time and predictions; `seconds` were spent on it before."""
         start = time.perf_counter()
         try:
@@ -76,14 +93,15 @@ class Evaluation:
             return
         seconds += time.perf_counter() - start
         strengths = {"beta": self.method.beta, "gamma": self.method.gamma}
-        seen = self.metrics.samples
-        self.metrics.update(logits, labels, strengths)
-        self.by_domain.update(domains, logits, labels, strengths)
-        if self.stream is not None:
-            tenths, images = TENTHS * len(self.stream.visits), len(self.stream.plan)
-            places = [place * tenths // images for place in range(seen, self.metrics.samples)]
-            self.by_tenth.update(places, logits, labels, strengths)
+        scores = Scores.of(logits, batch.labels)
+        self.metrics.update(scores, strengths)
+        self.by_domain.update(batch.domains, scores, strengths)
+        self.by_tenth.update(batch.tenths, scores, strengths)
         self.seconds += seconds
+
+    def end(self, peak_memory: int | None) -> None:
+        """The stream is over; what follows on the same method is not part of it."""
+        self.peak_memory = peak_memory
         self.passes = self.method.passes - self._passes_before
 
     def result(self) -> EvaluationResult:
@@ -111,6 +129,7 @@ def run_stream(
     share: bool = True,
     reset: bool = True,
     advance: Callable[[float], None] = lambda _share: None,
+    cache: FeatureCache | None = None,
 ) -> list[Evaluation]:
     """Take methods through one stream; frozen ones that agree on their views share their encoder passes.
 
@@ -120,23 +139,36 @@ def run_stream(
             last bits, on which others happened to be missing. False lets a single method encode for itself, as it
             would in use.
         advance: called with the share of the stream that was just done.
+        cache: where the encoder passes of frozen methods that share them are kept and found.
     """
     stream = batches if isinstance(batches, Stream) else None
     if reset:
         for method in methods:
             method.reset()
-    evaluations = [Evaluation(method, stream) for method in methods]
-    step = _SharedStep(evaluations) if share and isinstance(methods[0], FrozenMethod) else _SingleStep(*evaluations)
+    evaluations = [Evaluation(method) for method in methods]
+    shares = share and isinstance(methods[0], FrozenMethod)
+    step = _SharedStep(evaluations, cache) if shares else _SingleStep(*evaluations)
     memory = PeakMemory(methods[0].classifier.model.device)
+    seen = 0
     for batch in batches:
         pixels, labels, domains = _checked(batch, len(methods[0].classifier.class_names))
         if not len(labels):
             continue
-        step(pixels, labels, domains)
+        step(pixels, Labelled(labels, group_images(domains), _tenths(stream, seen, len(labels))))
+        seen += len(labels)
         advance(len(labels) / len(stream.plan) if stream else 0.0)
+    peak_memory = memory.read()
     for evaluation in evaluations:
-        evaluation.peak_memory = memory.read()
+        evaluation.end(peak_memory)
     return evaluations
+
+
+def _tenths(stream: Stream | None, seen: int, size: int) -> Groups:
+    """Which tenths of a stream the next images are in; none where its length is not known."""
+    if stream is None:
+        return {}
+    tenths, images = TENTHS * len(stream.visits), len(stream.plan)
+    return group_images([place * tenths // images for place in range(seen, seen + size)])
 
 
 def _checked(batch: Sequence[Any], classes: int) -> tuple[Tensor, Tensor, Sequence[str]]:
@@ -171,25 +203,25 @@ class _SingleStep:
     def __init__(self, evaluation: Evaluation):
         self.evaluation = evaluation
 
-    def __call__(self, images: Tensor, labels: Tensor, domains: Sequence[str]) -> None:
+    def __call__(self, images: Tensor, batch: Labelled) -> None:
         if not self.evaluation.divergence:
-            self.evaluation.update(lambda: self.evaluation.method.adapt(images), labels, domains)
+            self.evaluation.update(lambda: self.evaluation.method.adapt(images), batch)
 
 
 class _SharedStep:
     """Takes frozen methods through a batch that is encoded once; each is timed as if it had encoded alone."""
 
-    def __init__(self, evaluations: Sequence[Evaluation]):
+    def __init__(self, evaluations: Sequence[Evaluation], cache: FeatureCache | None):
         self.members = [(evaluation, cast(FrozenMethod, evaluation.method)) for evaluation in evaluations]
-        self.features = SharedFeatures([method.features for _, method in self.members])
+        self.features = SharedFeatures([method.features for _, method in self.members], cache)
 
-    def __call__(self, images: Tensor, labels: Tensor, domains: Sequence[str]) -> None:
+    def __call__(self, images: Tensor, batch: Labelled) -> None:
         shared = self.features.encode(images)
         for evaluation, method in self.members:
             if evaluation.divergence:
                 continue
             encoded, seconds = shared.part_of(method.features)
-            evaluation.update(partial(method.adapt_encoded, encoded), labels, domains, seconds)
+            evaluation.update(partial(method.adapt_encoded, encoded), batch, seconds)
 
 
 def shared_passes(methods: Iterable[Method]) -> list[list[int]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +17,71 @@ CALIBRATION_BINS = 15
 
 Strengths = Mapping[str, float | None]
 """A method's beta and gamma, by name."""
+
+Groups = Mapping[Hashable, Tensor]
+"""Places (n,) in a batch of the images of each group, such as a domain or a tenth of the stream."""
+
+
+def group_images(names: Sequence[Hashable]) -> Groups:
+    """The groups of a batch by what each image is in, in the order of their first appearance."""
+    places: dict[Hashable, list[int]] = {}
+    for place, name in enumerate(names):
+        places.setdefault(name, []).append(place)
+    return {name: torch.tensor(found) for name, found in places.items()}
+
+
+class Totals(NamedTuple):
+    """Sums over the images of a batch."""
+
+    probabilities: Tensor  # (K,)
+    predicted: Tensor  # (K,)
+    labels: Tensor  # (K,)
+    hits: Tensor  # (K,)
+    losses: float
+    squared_losses: float
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What predictions came to for each image of a batch: all that is summed over a stream and its parts."""
+
+    labels: Tensor  # (B,)
+    predictions: Tensor  # (B,)
+    probabilities: Tensor  # (B, K), float64
+    losses: Tensor  # (B,), negative log-likelihoods of the labels
+    bins: Tensor  # (B,), of confidence
+    overconfidence: Tensor  # (B,), confidence less whether the prediction is right
+
+    @classmethod
+    def of(cls, logits: Tensor, labels: Tensor) -> Scores:
+        """From logits (B, K) and labels (B,), both on the CPU."""
+        log_probabilities = logits.double().log_softmax(dim=1)
+        probabilities = log_probabilities.exp()
+        confidences, predictions = probabilities.max(dim=1)
+        losses = -log_probabilities.gather(1, labels[:, None])[:, 0]
+        bins = (confidences * CALIBRATION_BINS).ceil().long().clamp(1, CALIBRATION_BINS) - 1  # (low, high]
+        overconfidence = confidences - (predictions == labels).double()
+        return cls(labels, predictions, probabilities, losses, bins, overconfidence)
+
+    def select(self, places: Tensor) -> Scores:
+        """Those of some images; of all of them, without a copy."""
+        if len(places) == len(self.labels):
+            return self
+        return Scores(*(getattr(self, column.name)[places] for column in fields(self)))
+
+    @functools.cached_property
+    def totals(self) -> Totals:
+        """Made once, also where a batch is all in one domain and in one tenth of the stream."""
+        count = partial(torch.bincount, minlength=self.probabilities.shape[1])
+        hits = self.labels[self.predictions == self.labels]
+        return Totals(
+            self.probabilities.sum(dim=0),
+            count(self.predictions),
+            count(self.labels),
+            count(hits),
+            float(self.losses.sum()),
+            float(self.losses.square().sum()),
+        )
 
 
 class StreamMetrics:
@@ -30,25 +98,20 @@ class StreamMetrics:
         self.overconfidence = torch.zeros(CALIBRATION_BINS, dtype=torch.float64)  # sum of confidence - correctness
         self.strengths: dict[str, float] = {}  # summed over images
 
-    def update(self, logits: Tensor, labels: Tensor, strengths: Strengths | None = None) -> None:
-        """Add a batch: logits (B, K) and labels (B,), both on the CPU, and how much of an offset was subtracted."""
-        classes = len(self.predicted)
-        log_probabilities = logits.double().log_softmax(dim=1)
-        confidences, predictions = log_probabilities.exp().max(dim=1)
-        right = predictions == labels
-        losses = -log_probabilities.gather(1, labels[:, None])
-        self.samples += len(labels)
-        self.probabilities += log_probabilities.exp().sum(dim=0)
-        self.predicted += torch.bincount(predictions, minlength=classes)
-        self.labels += torch.bincount(labels, minlength=classes)
-        self.hits += torch.bincount(labels[right], minlength=classes)
-        self.losses += float(losses.sum())
-        self.squared_losses += float(losses.square().sum())
-        bins = (confidences * CALIBRATION_BINS).ceil().long().clamp(1, CALIBRATION_BINS) - 1  # (low, high]
-        self.overconfidence.index_add_(0, bins, confidences - right.double())
+    def update(self, scores: Scores, strengths: Strengths | None = None) -> None:
+        """Add a batch, and how much of an offset was subtracted from it."""
+        images, totals = len(scores.labels), scores.totals
+        self.samples += images
+        self.probabilities += totals.probabilities
+        self.predicted += totals.predicted
+        self.labels += totals.labels
+        self.hits += totals.hits
+        self.losses += totals.losses
+        self.squared_losses += totals.squared_losses
+        self.overconfidence.index_add_(0, scores.bins, scores.overconfidence)
         for name, strength in (strengths or {}).items():
             if strength is not None:
-                self.strengths[name] = self.strengths.get(name, 0.0) + strength * len(labels)
+                self.strengths[name] = self.strengths.get(name, 0.0) + strength * images
 
     @property
     def accuracy(self) -> float:
@@ -108,10 +171,7 @@ class GroupedMetrics:
     def __init__(self, classes: int):
         self.groups: dict[Hashable, StreamMetrics] = defaultdict(partial(StreamMetrics, classes))
 
-    def update(
-        self, groups: Sequence[Hashable], logits: Tensor, labels: Tensor, strengths: Strengths | None = None
-    ) -> None:
-        """Add a batch; `groups` says where each image belongs."""
-        for group in dict.fromkeys(groups):
-            members = torch.tensor([each == group for each in groups])
-            self.groups[group].update(logits[members], labels[members], strengths)
+    def update(self, groups: Groups, scores: Scores, strengths: Strengths | None = None) -> None:
+        """Add a batch; `groups` says where its images belong."""
+        for group, places in groups.items():
+            self.groups[group].update(scores.select(places), strengths)

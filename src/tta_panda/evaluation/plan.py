@@ -19,6 +19,7 @@ from tta_panda.methods import parse_method
 from tta_panda.methods.options import default_options, resolve_options
 from tta_panda.methods.presets import Preset, get_preset
 from tta_panda.models import TEMPLATES, model_source, recorded_name, weights_digest
+from tta_panda.models.backends import check_backend
 from tta_panda.models.devices import check_precision
 
 
@@ -42,6 +43,7 @@ def plan_streams(
 ) -> list[StreamConfig]:
     """One stream for each seed and domain, with what identifies model and data filled in."""
     check_precision(stream.precision)
+    check_backend(stream.backend, precision=stream.precision)
     TEMPLATES.get(stream.templates)  # raises for what is unknown
     data = DATASETS.get(stream.data)
     stream = replace(

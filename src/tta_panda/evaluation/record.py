@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -110,7 +111,8 @@ class EvaluationResult(Measurement):
     """Updates that were left out, because the loss or a gradient was NaN or infinite."""
     passes: PassesPerBatch
     seconds: float
-    """Encoder passes (shared ones in full) and the method's own work."""
+    """Encoder passes (shared ones in full, and those from a cache as long as they took when they were made) and the
+    method's own work."""
     images_per_second: float
     peak_memory: int | None = None
     """Bytes: of tensors on a GPU, else of the process, what it shared with other runs included."""
@@ -177,7 +179,9 @@ def describe_environment(device: str) -> dict[str, str]:
     return {"python": platform.python_version(), "platform": platform.machine(), "device": device, **versions}
 
 
+@functools.cache
 def installed_version(package: str) -> str | None:
+    """Read once: it takes milliseconds, and many records may be written in a second."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

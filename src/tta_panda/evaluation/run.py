@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -23,9 +24,11 @@ from tta_panda.evaluation.record import Divergence, RunRecord, describe_environm
 from tta_panda.evaluation.store import RunStore
 from tta_panda.methods import METHODS, register_method, registered_targets
 from tta_panda.methods.base import Method
+from tta_panda.methods.cache import FeatureCache
 from tta_panda.methods.options import build_method
 from tta_panda.methods.trained import TrainedMethod
 from tta_panda.models import Classifier, ImageModel, load_model, make_classifier, model_source
+from tta_panda.models.backends import Backend
 from tta_panda.models.checkpoints import weights_hash
 from tta_panda.models.devices import Precision
 from tta_panda.models.images import framing_of
@@ -34,7 +37,7 @@ from tta_panda.workers import available_cores, worker_pool
 Advance = Callable[[Sequence[RunConfig], float], None]
 """Called with the runs that took part in something and the share of their stream that it was."""
 
-_NOT_OF_IMAGES = ("model", "weights", "precision", "templates", "order", "seed", "batch_size")
+_NOT_OF_IMAGES = ("model", "weights", "precision", "backend", "templates", "order", "seed", "batch_size")
 """Fields of a stream that do not decide which images it has. One that is forgotten here only costs time."""
 
 IMAGES_WORTH_A_PROCESS = 10_000
@@ -89,17 +92,26 @@ class Runner:
         device: where the model runs.
         workers: processes to spread the runs over.
         timed: let every run encode for itself, one after the other, so that its seconds are those of its own work.
+        cache: folder where encoder passes of frozen methods are kept and found; timed runs do without.
     """
 
     def __init__(
-        self, store: RunStore, sources: Sources, device: str = "cpu", *, workers: int = 1, timed: bool = False
+        self,
+        store: RunStore,
+        sources: Sources,
+        device: str = "cpu",
+        *,
+        workers: int = 1,
+        timed: bool = False,
+        cache: Path | None = None,
     ):
         self.store = store
         self.sources = sources
         self.device = device
         self.workers = workers
         self.timed = timed
-        self._models: dict[str, _LoadedModel] = {}
+        self.cache = None if timed else cache
+        self._models: dict[tuple[str, str], _LoadedModel] = {}
         self._last_data: dict[StreamConfig, Dataset] = {}
 
     def run(self, configs: Sequence[RunConfig], advance: Advance = lambda _configs, _share: None) -> Outcome:
@@ -158,7 +170,11 @@ class Runner:
             if self.timed:
                 warm_up(methods[group[0]], next(iter(stream))[0])
             evaluations = run_stream(
-                [methods[i] for i in group], stream, share=not self.timed, advance=partial(advance, runs)
+                [methods[i] for i in group],
+                stream,
+                share=not self.timed,
+                advance=partial(advance, runs),
+                cache=self._model(config).cache,
             )
             yield self._save(runs, evaluations)
 
@@ -217,18 +233,18 @@ class Runner:
         return dataset
 
     def _model(self, stream: StreamConfig) -> _LoadedModel:
-        if stream.precision not in self._models:
-            precision = cast(Precision, stream.precision)
-            model = load_model(self.sources.model, device=self.device, precision=precision)
-            self._models[stream.precision] = _LoadedModel(model)
-        return self._models[stream.precision]
+        key = cast(Precision, stream.precision), cast(Backend, stream.backend)
+        if key not in self._models:
+            self._models[key] = _LoadedModel(load_model(self.sources.model, self.device, *key), self.cache)
+        return self._models[key]
 
 
 class _LoadedModel:
-    """A model, the hash of its weights, and its classifiers by class names and prompts."""
+    """A model, the hash of its weights, its passes on disk, and its classifiers by class names and prompts."""
 
-    def __init__(self, model: ImageModel):
+    def __init__(self, model: ImageModel, cache: Path | None):
         self.model = model
+        self.cache = None if cache is None else FeatureCache(cache, model)
         self.weights_hash = weights_hash(cast(nn.Module, model))
         self._classifiers: dict[tuple[tuple[str, ...], str], Classifier] = {}
 

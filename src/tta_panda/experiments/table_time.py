@@ -53,8 +53,8 @@ class TimeTable(Experiment):
 
 _HOW = (
     "One run after the other, each after a batch to warm up; seconds are those in the method, from a batch of "
-    "images to its predictions, without reading data. An overhead can come out below zero where it is smaller than "
-    "the machine's fluctuations."
+    "images to its predictions, without reading data. A machine's fluctuations from run to run are as large as the "
+    "overhead, so this shows the pattern only: `tta-panda speed methods` times both in turns, and gives margins."
 )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from tta_panda.errors import UnsupportedModelError
+from tta_panda.models.backends import check_trainable
 from tta_panda.models.base import ImageModel, VisionLanguageModel
 
 NORMALISATION_LAYERS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
@@ -69,6 +71,7 @@ def adaptable_copy(
     All other tensors are the original's, so the copy costs almost no memory and the caller's model never changes.
     With `text`, the text encoder's layers are trained, too; `skip_last_blocks` is about the image encoder.
     """
+    check_trainable(model)
     module = cast(nn.Module, model)
     trained = {id(parameter) for parameter in _adaptable(model, text, skip_last_blocks).values()}
     tensors = [*module.parameters(), *module.buffers()]
@@ -100,20 +103,25 @@ def _adaptable(model: ImageModel, text: bool, skip_last_blocks: int) -> dict[str
 class BatchStatistics:
     """Lets the BatchNorm layers of an encoder normalise with the mean and variance of the images in a pass.
 
-    A layer stays in evaluation mode and never writes its running statistics: its input is brought to these first, with
+    A layer stays in evaluation mode with statistics that change nothing: its input is standardised first, with
     gradients through mean and variance, which gives what training mode would give. A single image has no statistics of
-    a batch, so it is left to the running ones.
+    a batch, so it is standardised by the running ones.
     """
 
     def __init__(self) -> None:
         self.layers = 0  # that use them
         self._images: int | None = None  # how many of the first in a pass are images; None for all
 
+    @torch.inference_mode(False)  # statistics of the caller's inference mode could not be used in training
     def attach(self, encoder: nn.Module) -> None:
         """Use them from now on."""
         for layer in encoder.modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is not None:
-                layer.register_forward_pre_hook(self._standardise)
+                assert layer.running_var is not None
+                mean, scale = layer.running_mean.float(), (layer.running_var.float() + layer.eps).rsqrt()
+                layer.register_forward_pre_hook(partial(self._standardise, running=(mean, scale)))
+                layer.running_mean = torch.zeros_like(layer.running_mean)
+                layer.running_var = torch.ones_like(layer.running_var) - layer.eps
                 self.layers += 1
 
     @contextlib.contextmanager
@@ -125,15 +133,53 @@ class BatchStatistics:
         finally:
             self._images = None
 
-    def _standardise(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor] | None:
-        norm = cast(nn.BatchNorm2d, layer)
-        assert norm.running_mean is not None and norm.running_var is not None
-        images = inputs[0][: self._images].float()
-        if len(images) < 2:
-            return None
-        per_channel = (1, -1, *(1 for _ in images.shape[2:]))
-        variance, mean = torch.var_mean(images, dim=[0, *range(2, images.ndim)], correction=0)
-        scale = ((norm.running_var.float() + norm.eps) / (variance + norm.eps)).sqrt()
-        shift = norm.running_mean.float() - mean * scale
-        moved = inputs[0].float() * scale.view(per_channel) + shift.view(per_channel)
-        return (moved.to(inputs[0].dtype),)
+    def _standardise(
+        self, layer: nn.Module, inputs: tuple[Tensor, ...], running: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor]:
+        values = inputs[0].float()
+        images = len(values) if self._images is None else self._images
+        if images < 2:
+            mean, scale = (each.view(_per_channel(values)) for each in running)
+            standard = (values - mean) * scale
+        else:
+            standard = Standardise.apply(values, images, cast(nn.BatchNorm2d, layer).eps)
+        return (standard.to(inputs[0].dtype),)
+
+
+class Standardise(torch.autograd.Function):
+    """Values (N, C, ...) with the mean and variance of the first of them, the images, taken to 0 and 1.
+
+    Autograd could derive it from `var_mean`, which takes several times as long as the kernels of BatchNorm.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, images: int, eps: float) -> Tensor:
+        standard, mean, scale = torch.native_batch_norm(values[:images], None, None, None, None, True, 0.0, eps)
+        ctx.save_for_backward(values, mean, scale)
+        ctx.images, ctx.eps = images, eps
+        if images == len(values):
+            return standard
+        shape = _per_channel(values)
+        return torch.cat([standard, (values[images:] - mean.view(shape)) * scale.view(shape)])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        values, mean, scale = ctx.saved_tensors
+        images, others, shape = values[: ctx.images], values[ctx.images :], _per_channel(values)
+        statistics = (None, None, None, mean, scale, True, ctx.eps, [True, False, False])
+        of_images = torch.ops.aten.native_batch_norm_backward(gradient[: ctx.images], images, *statistics)[0]
+        if not len(others):
+            return of_images, None, None
+        # What follows the images depends on them through mean and scale only.
+        mean, scale = mean.view(shape), scale.view(shape)
+        count, over = images.numel() // images.shape[1], [0, *range(2, values.ndim)]
+        of_others = gradient[ctx.images :] * scale
+        by_mean = -of_others.sum(over, keepdim=True) / count
+        by_variance = -(of_others * (others - mean)).sum(over, keepdim=True) * scale.square() / count
+        of_images.add_(by_mean - by_variance * mean).addcmul_(by_variance, images)
+        return torch.cat([of_images, of_others]), None, None
+
+
+def _per_channel(values: Tensor) -> tuple[int, ...]:
+    """The shape in which one number for each channel fits values (N, C, ...)."""
+    return (1, -1, *(1 for _ in values.shape[2:]))

@@ -88,11 +88,12 @@ class DMN(FrozenMethod):
         """Cosines (B, K) of unit queries (B, D) with what each class looks like from there."""
         labels = stay.column("labels")
         rows = rows_by_class(labels, len(self.classifier.class_names))  # (K, S)
+        order = (rows >= 0).sum(dim=1).argsort()  # classes with as many entries together, so that few rows are empty
         since, until = F.pad(stay.since, (0, 1)), F.pad(stay.until, (0, 1))  # the row -1 is never held
         turn = torch.arange(len(queries), device=labels.device)[:, None]
 
         def read(chunk: slice) -> Tensor:
-            own = rows[chunk]
+            own = rows[order[chunk]]
             own = own[:, (own >= 0).any(dim=0), None].mT  # (k, 1, S)
             is_held = (since[own] <= turn) & (turn < until[own])  # (k, B, S)
             slots = stay.rows("features", own[:, 0])  # (k, S, D)
@@ -102,7 +103,8 @@ class DMN(FrozenMethod):
             squares = (attention @ (slots @ slots.mT)).mul_(attention).sum(dim=-1)  # (k, B)
             return attention.mul_(similarity).sum(dim=-1) / squares.clamp_min_(1e-24).sqrt_()
 
-        return in_chunks(read, len(rows), max(1, FLOATS_PER_PASS // queries.numel())).T
+        floats_per_class = max(len(queries), rows.shape[1]) * queries.shape[1]
+        return in_chunks(read, len(rows), max(1, FLOATS_PER_PASS // floats_per_class))[order.argsort()].T
 
 
 def rows_by_class(labels: Tensor, classes: int) -> Tensor:

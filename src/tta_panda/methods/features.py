@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,13 @@ from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError
 from tta_panda.methods.batch import Batch, Encoded
 from tta_panda.methods.passes import EncoderPasses
-from tta_panda.models.base import Classifier, ImageModel
+from tta_panda.models.base import Classifier, ImageModel, count_directions
 from tta_panda.models.devices import full_precision
 from tta_panda.panda import Correction, Debias, Debiaser, Evidence, Negatives, OffsetSource
 from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
+
+Encode = Callable[[], Tensor]
+"""A pass that may be made."""
 
 IMAGES_PER_PASS = 128
 """Views are made and encoded this many at a time: all views of a batch would take gigabytes."""
@@ -36,6 +39,7 @@ class Views:
 
     count: int  # V, the plain image included
     augmentation: Augmentation
+    exact: bool = False  # equal to Pillow's
 
 
 class Features:
@@ -51,6 +55,8 @@ class Features:
         self.classifier = classifier
         self.views: Views | None = None
         """Which views frozen methods get beside the plain features."""
+        self.micro_batch: int | None = None
+        """At most this many images are encoded at a time where a method trains."""
         self.seed = seed
         self.passes = EncoderPasses()
         self.debiaser = None if debias is None else debias.start(classifier.model.negative_patch_size, seed)
@@ -104,7 +110,8 @@ class Features:
 
     def embed(self, images: Tensor, model: ImageModel | None = None, negatives: Negatives | None = None) -> Encoded:
         """Embeddings of prepared images from one pass, with the offset if they end with the negatives."""
-        raw = (model or self.classifier.model).encode_image(images)
+        encoder = model or self.classifier.model
+        raw = in_chunks(lambda piece: encoder.encode_image(images[piece]), len(images), self.micro_batch or len(images))
         self.passes.count("images", raw)
         return self.split(raw, negatives)
 
@@ -134,9 +141,12 @@ class Features:
 
     def _evidence(self, encoded: Encoded, class_embeddings: Tensor | None) -> Evidence:
         scale, features = self.classifier.logit_scale, encoded.features.detach()
-        text = self.classifier.class_embeddings if class_embeddings is None else class_embeddings.detach()
+        text, directions = self.classifier.class_embeddings, self.classifier.directions
+        if class_embeddings is not None:
+            text = class_embeddings.detach()
+            directions = count_directions(text)
         offset = None if encoded.offset is None else encoded.offset.detach() @ text.T
-        return Evidence(features, features @ text.T + self.classifier.bias / scale, offset, scale)
+        return Evidence(features, features @ text.T + self.classifier.bias / scale, offset, scale, directions)
 
     @torch.no_grad()
     def encode_frozen(self, batch: Batch) -> Encoded:
@@ -146,8 +156,10 @@ class Features:
         return self.encode_views(encoded, batch)
 
     @torch.no_grad()
-    def encode_views(self, encoded: Encoded, batch: Batch) -> Encoded:
-        """The same with the views of its images, if any are wanted."""
+    def encode_views(
+        self, encoded: Encoded, batch: Batch, encoding: Callable[[Encode], Tensor] = lambda encode: encode()
+    ) -> Encoded:
+        """The same with the views of its images, if any are wanted; `encoding` may know what would come out."""
         views, originals = self.views, batch.originals
         if views is None:
             return encoded
@@ -159,11 +171,11 @@ class Features:
         plan = sample_view_plan(views.augmentation, originals.shape, count, self.view_generator, sides)
 
         def encode(piece: slice) -> Tensor:
-            made = apply_view_plan(originals[piece].to(model.device), plan[piece])  # (b, V-1, C, S, S)
-            embedded = self.classifier.embed(model.encode_image(made.flatten(0, 1).float()))
-            return embedded.view(*made.shape[:2], -1)
+            made = apply_view_plan(originals[piece].to(model.device), plan[piece], views.exact)  # (b, V-1, C, S, S)
+            return model.encode_image(made.flatten(0, 1).float())
 
-        augmented = in_chunks(encode, len(originals), max(1, IMAGES_PER_PASS // count))
+        raw = encoding(lambda: in_chunks(encode, len(originals), max(1, IMAGES_PER_PASS // count)))
+        augmented = self.classifier.embed(raw).view(len(originals), count, -1)
         return encoded._replace(views=torch.cat([plain, augmented], dim=1))
 
     def count_frozen(self, encoded: Encoded) -> None:

@@ -76,10 +76,16 @@ def _precision(residuals: Tensor) -> Tensor:
     """The inverse covariance (D, D) of residuals (N, D), shrunk where they are few for so many dimensions."""
     count, size = residuals.shape
     centred = residuals - residuals.mean(dim=0)
-    covariance = (centred.T @ centred / (count - 1)).cpu()  # not every device has eigenvalues
+    scatter = centred.T @ centred
     if count > 4 * size:
-        inverse: Tensor = torch.linalg.pinv(covariance, hermitian=True)
-    else:
-        shrunk = (count - 1) * covariance + covariance.trace() * torch.eye(size)
-        inverse = size * torch.linalg.pinv(shrunk, hermitian=True)
-    return inverse.to(residuals.device)
+        return _inverse(scatter / (count - 1))
+    spread = scatter.trace() / (count - 1)
+    return size * _inverse(scatter + spread * torch.eye(size, device=scatter.device))
+
+
+def _inverse(matrix: Tensor) -> Tensor:
+    """Of a symmetric matrix; the pseudo-inverse, which takes several times as long, only where there is no other."""
+    local = matrix.cpu() if matrix.device.type == "mps" else matrix  # where not all of this can be computed
+    factor, failed = torch.linalg.cholesky_ex(local)
+    inverse = torch.linalg.pinv(local, hermitian=True) if failed else torch.cholesky_inverse(factor)
+    return inverse.to(matrix.device)

@@ -6,14 +6,15 @@ The passes are separate, so what a method gets is the same to the last bit, whic
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tta_panda.methods.batch import Batch, Encoded
+from tta_panda.methods.cache import FeatureCache, StreamPasses
 from tta_panda.methods.features import Features, undisturbed
 
 
@@ -38,11 +39,12 @@ class SharedBatch(NamedTuple):
 
 
 class SharedFeatures:
-    """Encodes for several streams that agree on their views."""
+    """Encodes for several streams that agree on their views; what a cache has is not encoded again."""
 
-    def __init__(self, several: Sequence[Features]):
+    def __init__(self, several: Sequence[Features], cache: FeatureCache | None = None):
         first = several[0]
         self._model = first.classifier.model
+        self._passes = StreamPasses(self._model.device, cache)
         self._plain = Features(first.classifier, None, first.seed)
         self._plain.views = next((features.views for features in several if features.views is not None), None)
         self._by_negatives: dict[object, Features] = {}
@@ -55,27 +57,24 @@ class SharedFeatures:
     @torch.no_grad()
     def encode(self, images: Tensor) -> SharedBatch:
         with undisturbed(self._model.device):
-            start = self._clock()
+            clock = self._passes.clock
+            start = clock()
             batch = self._plain.prepare(images)
-            raw = self._model.encode_image(batch.images)
+            self._passes.enter(images)
+            raw = self._passes.of_images(lambda: self._model.encode_image(batch.images))
             plain = self._plain.split(raw)
-            after_plain = self._clock()
+            after_plain = clock()
             by_negatives = {key: self._with_negatives(batch, raw, of) for key, of in self._by_negatives.items()}
-            before_views = self._clock()
-            views = self._plain.encode_views(plain, batch).views
-            return SharedBatch(plain, views, by_negatives, after_plain - start, self._clock() - before_views)
+            before_views = clock()
+            views = self._plain.encode_views(plain, batch, partial(self._passes.of_drawn, self._plain.views_key)).views
+            return SharedBatch(plain, views, by_negatives, after_plain - start, clock() - before_views)
 
     def _with_negatives(self, batch: Batch, raw: Tensor, features: Features) -> tuple[Encoded, float]:
-        start = self._clock()
+        start = self._passes.clock()
         negatives = features.draw(batch.images)
-        assert negatives is not None
+        assert negatives is not None and features.source is not None
         if len(negatives.images):
-            raw = torch.cat([raw, self._model.encode_image(negatives.images)])
+            own = self._passes.of_drawn(features.source.key, lambda: self._model.encode_image(negatives.images))
+            raw = torch.cat([raw, own])
         encoded = features.split(raw, negatives)
-        return encoded, self._clock() - start
-
-    def _clock(self) -> float:
-        """Now, with all work done: a GPU returns before its results are there."""
-        if self._model.device.type == "cuda":
-            torch.cuda.synchronize(self._model.device)
-        return time.perf_counter()
+        return encoded, self._passes.clock() - start

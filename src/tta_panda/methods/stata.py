@@ -25,6 +25,9 @@ class Gaussians(NamedTuple):
     means: Tensor  # (K, D)
     variances: Tensor  # (K, D)
 
+    def select(self, classes: Tensor) -> Gaussians:
+        return Gaussians(self.means[classes], self.variances[classes])
+
     def log_likelihoods(self, features: Tensor) -> Tensor:
         """(B, K) of features (B, D), up to a constant. Expanded, as all differences at once would be (B, K, D)."""
         scaled = self.means / self.variances
@@ -78,24 +81,25 @@ class StatA(FrozenMethod):
         features = F.normalize(encoded.features, dim=-1)
         agreement = _nearest(features, self.neighbours) * SOFTNESS / (2 * self.neighbours)  # (B, B)
         anchor = _anchor(features, F.normalize(self.classifier.class_embeddings, dim=-1), by_text.exp())
-        gaussians, assigned = anchor, by_text
+        anchored = log_likelihoods = anchor.log_likelihoods(features)  # (B, K)
+        logits, shares = by_text, by_text.exp()
         for step in range(self.steps + 1):
-            if step:
-                gaussians = self._fit(features, assigned, anchor)
-            log_likelihoods = gaussians.log_likelihoods(features)
+            if step:  # classes that no image is assigned to stay at their texts
+                present, counts = shares.argmax(dim=1).unique(return_counts=True)
+                fitted = self._fit(features, shares[:, present], counts[:, None], anchor.select(present))
+                log_likelihoods = anchored.index_copy(1, present, fitted.log_likelihoods(features))
             for _ in range(self.inner_steps):
-                evidence = (log_likelihoods + agreement @ assigned.exp()) / SOFTNESS
-                assigned = (self.text_weight * by_text + evidence).log_softmax(dim=-1)
-        return assigned
+                logits = self.text_weight * by_text + (log_likelihoods + agreement @ shares) / SOFTNESS
+                shares = logits.softmax(dim=-1)
+        return logits.log_softmax(dim=-1)
 
-    def _fit(self, features: Tensor, assigned: Tensor, anchor: Gaussians) -> Gaussians:
-        """The Gaussians of images that are assigned by log-probabilities (B, K), each between theirs and the text's."""
-        shares = assigned.exp()
-        weights = (shares / shares.sum(dim=0).clamp_min(torch.finfo(shares.dtype).tiny)).T  # (K, B)
-        counts = assigned.argmax(dim=1).bincount(minlength=len(weights))[:, None]  # (K, 1)
-        trust = torch.where(counts > 0, counts / (counts + self.alpha), 0.0)
-        means = F.normalize(trust * F.normalize(weights @ features, dim=-1) + (1 - trust) * anchor.means, dim=-1)
-        own = (weights @ features.square() - 2 * means * (weights @ features) + means.square()).clamp_min(0)
+    def _fit(self, features: Tensor, shares: Tensor, counts: Tensor, anchor: Gaussians) -> Gaussians:
+        """The Gaussians of k classes that images have shares (B, k) of, each between these images and the text."""
+        weights = (shares / shares.sum(dim=0)).T  # (k, B)
+        trust = counts / (counts + self.alpha)  # (k, 1)
+        own_means = weights @ features
+        means = F.normalize(trust * F.normalize(own_means, dim=-1) + (1 - trust) * anchor.means, dim=-1)
+        own = (weights @ features.square() - 2 * means * own_means + means.square()).clamp_min(0)
         variances = trust * own + (1 - trust) * (anchor.variances + (anchor.means - means).square())
         return Gaussians(means, variances.clamp_min(SMALLEST_VARIANCE))
 

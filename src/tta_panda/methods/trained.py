@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tta_panda.checks import check_range
+from tta_panda.errors import UnsupportedModelError
 from tta_panda.methods.adaptation import BatchStatistics, NormStatistics, adaptable_copy
 from tta_panda.methods.base import Method, MethodOptions
 from tta_panda.methods.batch import Batch, Encoded
@@ -23,6 +24,7 @@ class TrainingOptions(MethodOptions, total=False):
 
     norm_statistics: NormStatistics
     guard: bool
+    micro_batch: int | None
 
 
 class TrainedOptions(TrainingOptions, total=False):
@@ -47,6 +49,9 @@ class TrainedMethod(Method):
         guard: start over, and predict anew, where predictions have drifted too far from those of the unadapted model,
             which then predicts the first of every four images of a batch, too. It prevents collapse in most cases,
             and can also undo adaptation that helps.
+        micro_batch: encode at most this many images at a time, and again in the backward pass, so that activations of
+            so many are in memory. Results are the same, but for rounding, and a step takes a third longer; None for all
+            at once.
         common: the arguments of every method.
     """
 
@@ -61,6 +66,7 @@ class TrainedMethod(Method):
         skip_last_blocks: int = 0,
         norm_statistics: NormStatistics = "batch",
         guard: bool = False,
+        micro_batch: int | None = None,
         **common: Unpack[MethodOptions],
     ):
         super().__init__(classifier, **common)
@@ -74,6 +80,14 @@ class TrainedMethod(Method):
         self.batch_statistics = BatchStatistics()
         if norm_statistics == "batch":
             self.batch_statistics.attach(self.model.image_encoder)
+        if micro_batch is not None:
+            check_range("micro_batch", micro_batch, 1)
+            if self.batch_statistics.layers:
+                raise UnsupportedModelError(
+                    f"micro_batch={micro_batch} cannot be used here: {classifier.model.name} normalises with the mean "
+                    "and variance of whole batches. Add norm_statistics=running."
+                )
+        self.features.micro_batch = micro_batch
         with torch.inference_mode(False):
             self._initial = {name: parameter.detach().clone() for name, parameter in self.adapted.items()}
         self._optimizer: torch.optim.Optimizer | None = None
@@ -121,7 +135,7 @@ class TrainedMethod(Method):
     def is_finite(self, loss: Tensor) -> bool:
         """Whether the loss and all gradients are numbers."""
         gradients = [p.grad for p in self.adapted.values() if p.grad is not None]
-        return all(bool(value.isfinite().all()) for value in (loss, *gradients))
+        return bool(torch.stack([value.isfinite().all() for value in (loss, *gradients)]).all())  # a GPU waits once
 
     def _adapt_batch(self, batch: Batch) -> Tensor:
         logits = self._adapt(batch)

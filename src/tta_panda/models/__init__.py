@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pkgutil
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from tta_panda.errors import InvalidInputError
+from tta_panda.errors import InvalidInputError, TtaPandaWarning
 from tta_panda.models.base import (
     Classifier,
     ImageModel,
@@ -22,6 +23,7 @@ from tta_panda.models.templates import TEMPLATES
 from tta_panda.models.wrap import wrap_model
 
 if TYPE_CHECKING:
+    from tta_panda.models.backends import Backend
     from tta_panda.models.devices import Precision
 
 __all__ = [
@@ -44,7 +46,9 @@ __all__ = [
 ]
 
 
-def load_model(name: str, device: str = "cpu", precision: Precision = "fp32") -> VisionLanguageModel:
+def load_model(
+    name: str, device: str = "cpu", precision: Precision = "fp32", backend: Backend = "torch"
+) -> VisionLanguageModel:
     """A model by name. `tta_panda.models.names` lists how names are written.
 
     Args:
@@ -54,18 +58,24 @@ def load_model(name: str, device: str = "cpu", precision: Precision = "fp32") ->
             have no text encoder, and `make_classifier` takes their classes from their heads.
         device: where the model runs, as torch names it, or `"auto"` for the best one there is.
         precision: what the encoders compute in: `"fp32"`, `"bf16"` or `"fp16"`.
+        backend: what computes image embeddings: `"torch"`, or `"openvino"` on a processor, which is faster for
+            convolutional networks and serves methods that do not train.
     """
     import torch
 
+    from tta_panda.models.backends import OpenVinoEncoder, check_backend
     from tta_panda.models.devices import check_precision, resolve_device
 
     device = resolve_device(device)
     check_precision(precision, device)
+    check_backend(backend, device, precision)
     parsed = parse_model_name(name)
     source = SOURCES[parsed.library]
     with torch.inference_mode(False):  # a model that was loaded in inference mode could never be adapted
         model = pkgutil.resolve_name(source.load)(parsed, device, precision)
     model.preset = source.preset
+    if backend == "openvino":
+        model.encode_image = OpenVinoEncoder(model)
     return cast(VisionLanguageModel, model)
 
 
@@ -78,7 +88,7 @@ def make_classifier(
         model: the encoders.
         class_names: two or more different names; underscores are read as spaces.
         templates: prompts for the names: `"photo"`, `"mint"`, `"openai"`, or a list of your own, as
-            `ZeroShotClassifier` takes it. A model without text has no use for them.
+            `ZeroShotClassifier` takes it. A model without text has no use for them, and warns.
     """
     if isinstance(model, VisionLanguageModel):
         prompts = TEMPLATES.get(templates) if isinstance(templates, str) else templates
@@ -87,6 +97,12 @@ def make_classifier(
         raise InvalidInputError(
             f"{type(model).__name__} has neither a text encoder nor a linear head; tta_panda.check_model(model) says "
             "what is missing."
+        )
+    if templates != "photo":
+        warnings.warn(
+            f"{model.name} reads no text, so the templates {templates!r} make no difference.",
+            TtaPandaWarning,
+            stacklevel=2,
         )
     return LinearClassifier(model, class_names)
 

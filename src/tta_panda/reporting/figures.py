@@ -69,6 +69,9 @@ def _draw_panel(panel: Panel) -> Drawing:
         axes.set_xscale("log")
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.minorticks_off()
+    if panel.log_y:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
     if panel.names:
         axes.set_xticks(list(panel.names), map(_name, panel.names.values()), rotation=90, fontsize=8)
     axes.set_axisbelow(True)

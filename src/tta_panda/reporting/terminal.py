@@ -24,7 +24,8 @@ def print_result(console: Console, title: str, result: Result) -> None:
         _print_table(console, to_text(table))
         if table.note:
             console.print(Text(printable(table.note), style="dim"))
-    if any(cell.margin is not None for table in result.tables for row in table.rows for cell in row.cells):
+    with_spread = [table for table in result.tables if len(table.columns) <= _MOST_COLUMNS_WITH_SPREAD]
+    if any(cell.margin is not None for table in with_spread for row in table.rows for cell in row.cells):
         console.print(Text(f"\n{MARGIN_NOTE}", style="dim"))
     if result.notes:
         console.print()

@@ -40,6 +40,7 @@ class Panel:
     lines: Sequence[Line]
     title: str = ""
     log_x: bool = False
+    log_y: bool = False
     names: Mapping[float, str] = field(default_factory=dict)
     """Of parts of the x axis, each in the place of its number: domains, say, that follow each other."""
 

@@ -1,4 +1,4 @@
-"""Random views of images, as TPT, TPS and Zero use them: batched, on any device, and equal to Pillow's.
+"""Random views of images, as TPT, TPS and Zero use them: on any device, and equal to Pillow's or near them.
 
 from tta_panda.views import make_views
 

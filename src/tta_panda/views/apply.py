@@ -1,21 +1,24 @@
-"""From images and a plan to views: crops, then chains of operations sorted by operation, then their mixture."""
+"""From images and a plan to views, in groups that threads share."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import cv2
+import numpy as np
 import torch
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError
-from tta_panda.views.crops import crop_views
-from tta_panda.views.operations import INDIVIDUAL, SHARED
-from tta_panda.views.plan import NO_OPERATION, OPERATIONS, ViewPlan, sample_view_plan
+from tta_panda.views.exact import views_as_pillow
+from tta_panda.views.opencv import views_by_opencv
+from tta_panda.views.plan import ViewPlan, sample_view_plan
 
 _PIXELS_AT_ONCE = 1 << 19  # views are made in groups that stay in the processor's cache
+_LARGE = 96 * 96  # pixels of a view from which OpenCV is faster; below, calls take more time than pixels
 
 
 def make_views(
@@ -24,6 +27,7 @@ def make_views(
     generator: torch.Generator,
     augmentation: str = "augmix",
     plain: Tensor | None = None,
+    exact: bool = False,
 ) -> Tensor:
     """Views (B, views, 3, H, W) of images: each image itself, and `views - 1` random ones.
 
@@ -33,6 +37,8 @@ def make_views(
         generator: a generator on the CPU.
         augmentation: `"augmix"` or `"crops"`.
         plain: (B, 3, h, w), the images at the size of the views; by default the images themselves.
+        exact: equal to Pillow's. Otherwise a processor makes large views with OpenCV, in less than half the time; most
+            pixels are at most one of 255 grey levels apart.
     """
     _check_images(images)
     if views < 1:
@@ -42,17 +48,17 @@ def make_views(
         first = first.float() / 255
     _, channels, height, width = first.shape
     plan = sample_view_plan(augmentation, images.shape, views - 1, generator, (height, width))
-    made = first.new_empty((images.shape[0], views, channels, height, width))
+    made = _new((images.shape[0], views, channels, height, width), first)
     made[:, 0] = first
-    _fill(made[:, 1:], images, plan)
+    _fill(made[:, 1:], images, plan, exact)
     return made
 
 
-def apply_view_plan(images: Tensor, plan: ViewPlan) -> Tensor:
+def apply_view_plan(images: Tensor, plan: ViewPlan, exact: bool = False) -> Tensor:
     """The planned views (B, V, 3, h, w) of images (B, 3, H, W), floats in [0, 1] or uint8, on their device.
 
     Views have the dtype of float images, and are float32 for uint8. Each image is processed separately, so parts of a
-    batch give the same bits as the whole: `apply_view_plan(images[a:b], plan[a:b])`.
+    batch give the same bits as the whole: `apply_view_plan(images[a:b], plan[a:b])`. `exact` is as in `make_views`.
     """
     _check_images(images)
     batch, _, height, width = images.shape
@@ -61,9 +67,8 @@ def apply_view_plan(images: Tensor, plan: ViewPlan) -> Tensor:
             f"The plan is for {len(plan)} image(s) of {plan.height}x{plan.width} px, but {batch} image(s) of "
             f"{height}x{width} px were given; draw a plan for them, or slice images and plan alike."
         )
-    dtype = images.dtype if images.is_floating_point() else torch.float32
-    made = torch.empty((batch, plan.count, 3, *plan.sides), dtype=dtype, device=images.device)
-    _fill(made, images, plan)
+    made = _new((batch, plan.count, 3, *plan.sides), images)
+    _fill(made, images, plan, exact)
     return made
 
 
@@ -74,13 +79,24 @@ def _check_images(images: Tensor) -> None:
         raise InvalidInputError(f"images must be floats in [0, 1] or uint8, got {images.dtype}.")
 
 
-def _fill(made: Tensor, images: Tensor, plan: ViewPlan) -> None:
+def _new(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Memory for views of these images."""
+    if like.device.type == "cpu" and like.dtype in (torch.uint8, torch.float32):
+        # numpy asks for large pages, which are filled in a quarter of the time.
+        return torch.from_numpy(np.empty(shape, np.float32))
+    return torch.empty(shape, dtype=like.dtype if like.is_floating_point() else torch.float32, device=like.device)
+
+
+def _fill(made: Tensor, images: Tensor, plan: ViewPlan, exact: bool) -> None:
     """Write the planned views of `images` to `made` (B, V, 3, h, w)."""
-    if images.device.type == "cpu":
+    on_processor = images.device.type == "cpu"
+    if on_processor:
         # glibc keeps as much freed memory as the largest block it has seen freed (up to 32 MiB), instead of returning
         # it to the system after each operation: page faults can take a third of the time. This block is never touched,
         # so it costs nothing.
         torch.empty(30 << 20, dtype=torch.uint8)
+    by_opencv = on_processor and not exact and math.prod(plan.sides) >= _LARGE
+    views_of = views_by_opencv if by_opencv else views_as_pillow
     grid = images if images.dtype == torch.uint8 else images.detach().float().mul(255).round_().clamp_(0, 255).byte()
     groups = max(1, math.ceil(plan.count * plan.sides[0] * plan.sides[1] / _PIXELS_AT_ONCE))
     size = max(1, math.ceil(plan.count / groups))
@@ -89,73 +105,35 @@ def _fill(made: Tensor, images: Tensor, plan: ViewPlan) -> None:
     @torch.no_grad()  # holds for one thread only
     def fill_group(task: tuple[int, slice]) -> None:
         image, part = task
-        crops = crop_views(grid[image], plan.boxes[image, part], plan.flips[image, part], plan.sides)
-        if plan.augmentation == "crops":
-            made[image, part] = crops.float().div_(255)
-        else:
-            chains = _apply_chains(crops, plan.operations[image, part], plan.strengths[image, part])
-            made[image, part] = _mix(crops, chains, plan.weights[image, part])
+        for place, view in zip(made[image, part], views_of(grid[image], plan, image, part), strict=True):
+            place.copy_(view)  # while it is in the cache
 
-    _run(fill_group, tasks, images.device)
+    with _single_threaded() as allowed:
+        _run(fill_group, tasks, allowed if on_processor else 1)
 
 
-def _run(
-    function: Callable[[tuple[int, slice]], None], tasks: Sequence[tuple[int, slice]], device: torch.device
-) -> None:
-    """Call `function` with each task: on the CPU on as many threads as torch may use, elsewhere one after the other.
+@contextlib.contextmanager
+def _single_threaded() -> Iterator[int]:
+    """Keep OpenCV to one thread, and give the number that torch may use, which is the same afterwards.
 
-    Operations of some ten microseconds gain little from being split among threads. Each task is computed by a single
+    Operations of some ten microseconds gain little from being split among threads. Each group is computed by a single
     thread, so results do not depend on the number of threads.
     """
-    allowed = torch.get_num_threads()
-    threads = min(allowed, len(tasks)) if device.type == "cpu" else 1
-    if threads < 2:
+    allowed, allowed_opencv = torch.get_num_threads(), cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    try:
+        yield allowed
+    finally:
+        torch.set_num_threads(allowed)
+        cv2.setNumThreads(allowed_opencv)
+
+
+def _run(function: Callable[[tuple[int, slice]], None], tasks: Sequence[tuple[int, slice]], threads: int) -> None:
+    """Call `function` with each task, on this many threads."""
+    if min(threads, len(tasks)) < 2:
         for task in tasks:
             function(task)
         return
-    try:
-        # The number applies to the thread that sets it, and to threads that are started later.
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            list(pool.map(function, tasks))
-    finally:
-        torch.set_num_threads(allowed)
-
-
-def _apply_chains(crops: Tensor, operations: Tensor, strengths: Tensor) -> list[list[Tensor]]:
-    """For each chain, the results (3, H, W) of all views; within a step, each operation runs once for all of them."""
-    images = [list(crops) for _ in range(operations.shape[1])]
-    for step in range(operations.shape[2]):
-        for (name, shared), members in _groups(operations[..., step], strengths[..., step]).items():
-            found = [images[chain][view] for view, chain, _ in members]
-            together = torch.stack(found) if len(found) > 1 else found[0][None]
-            if shared is None:
-                each = torch.tensor([strength for _, _, strength in members], dtype=torch.float64)
-                results = INDIVIDUAL[name](together, each)
-            else:
-                results = SHARED[name](together, shared)
-            for (view, chain, _), result in zip(members, results, strict=True):
-                images[chain][view] = result
-    return images
-
-
-def _groups(operations: Tensor, strengths: Tensor) -> dict[tuple[str, int | None], list[tuple[int, int, float]]]:
-    """The (view, chain, strength) that are processed together: by operation, and by strength where that is shared."""
-    groups = defaultdict(list)
-    chosen, given = operations.tolist(), strengths.tolist()
-    for view, chain in (operations != NO_OPERATION).nonzero().tolist():
-        name, strength = OPERATIONS[chosen[view][chain]], given[view][chain]
-        groups[name, int(strength) if name in SHARED else None].append((view, chain, strength))
-    return groups
-
-
-def _mix(crops: Tensor, chains: list[list[Tensor]], weights: Tensor) -> Tensor:
-    """Weighted means, not rounded.
-
-    The published code mixes after normalisation. Normalising a channel is affine and the weights sum to one, so mixing
-    in [0, 1] and normalising afterwards is the same.
-    """
-    weights = (weights / 255).float().to(crops.device)[..., None, None, None]  # (V, 1 + chains, 1, 1, 1)
-    mixed = crops.float().mul_(weights[:, 0])
-    for chain, weight in zip(chains, weights[:, 1:].unbind(dim=1), strict=True):
-        mixed.addcmul_(torch.stack(chain).float(), weight)
-    return mixed
+    # The number applies to the thread that sets it, and to threads that are started later.
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        list(pool.map(function, tasks))

@@ -10,32 +10,41 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tta_panda.views.geometry import rotate, shear_x, shear_y, translate
 
-
-def autocontrast(images: Tensor, _: Tensor) -> Tensor:
-    """Stretch each channel to the whole range; a channel of one value stays as it is."""
-    flat = images.flatten(2)
-    # The tables are computed on the CPU: they are small, and not every device has double precision.
-    low, high = flat.amin(dim=2).cpu().double()[..., None], flat.amax(dim=2).cpu().double()[..., None]  # (N, 3, 1)
-    values = torch.arange(256, dtype=torch.float64)
-    scale = torch.full_like(low, 255) / (high - low)  # a number divided by a tensor is rounded twice
-    table = (values * scale + -low * scale).clamp(0, 255)
-    return _look_up(images, torch.where(high > low, table, values).to(torch.uint8).to(images.device))
+Tables = NDArray[np.uint8]  # (..., 256)
+_VALUES = np.arange(256)
 
 
-def equalize(images: Tensor, _: Tensor) -> Tensor:
-    """Flatten the histogram of each channel, in Pillow's whole numbers."""
-    counts = _histograms(images.flatten(2))
-    values = torch.arange(256, device=images.device)
-    last = torch.where(counts > 0, values, 0).amax(dim=2, keepdim=True)  # the brightest value there is
-    step = (counts.sum(dim=2, keepdim=True) - counts.gather(2, last)) // 255
-    before = counts.cumsum(dim=2) - counts
-    table = ((step // 2 + before) // step.clamp(min=1)).clamp(max=255)
-    return _look_up(images, torch.where(step > 0, table, values).to(torch.uint8))  # too few pixels: as they are
+def stretching(counts: NDArray[np.int64]) -> Tables:
+    """Tables that stretch channels to the whole range; a channel of one value stays as it is."""
+    present = counts > 0
+    low, high = present.argmax(axis=-1)[..., None], 255 - present[..., ::-1].argmax(axis=-1)[..., None]
+    scale = 255 / np.maximum(high - low, 1)
+    return np.where(high > low, (_VALUES * scale + -low * scale).clip(0, 255), _VALUES).astype(np.uint8)
+
+
+def flattening(counts: NDArray[np.int64]) -> Tables:
+    """Tables that flatten histograms, in Pillow's whole numbers."""
+    brightest = np.where(counts > 0, _VALUES, 0).max(axis=-1, keepdims=True)
+    step = (counts.sum(axis=-1, keepdims=True) - np.take_along_axis(counts, brightest, -1)) // 255
+    before = counts.cumsum(axis=-1) - counts
+    table = ((step // 2 + before) // np.maximum(step, 1)).clip(0, 255)
+    return np.where(step > 0, table, _VALUES).astype(np.uint8)  # too few pixels: as they are
+
+
+TABLES: dict[str, Callable[[NDArray[np.int64]], Tables]] = {"autocontrast": stretching, "equalize": flattening}
+"""Operations that look up each value in a table, which follows from how often each value occurs (..., 256)."""
+
+
+def _by_table(name: str, images: Tensor, _: Tensor) -> Tensor:
+    table = torch.from_numpy(TABLES[name](_histograms(images.flatten(2)).cpu().numpy()))
+    return table.to(images.device).gather(2, images.flatten(2).long()).view_as(images)
 
 
 def posterize(images: Tensor, bits: Tensor) -> Tensor:
@@ -51,8 +60,7 @@ def solarize(images: Tensor, threshold: Tensor) -> Tensor:
 
 
 INDIVIDUAL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "autocontrast": autocontrast,
-    "equalize": equalize,
+    **{name: partial(_by_table, name) for name in TABLES},
     "posterize": posterize,
     "solarize": solarize,
     "shear_x": shear_x,
@@ -67,11 +75,6 @@ SHARED: dict[str, Callable[[Tensor, int], Tensor]] = {
 
 def _per_image(values: Tensor, images: Tensor) -> Tensor:
     return values.view(-1, 1, 1, 1).to(images.device)
-
-
-def _look_up(images: Tensor, table: Tensor) -> Tensor:
-    """Replace values by a table (N, 3, 256)."""
-    return table.gather(2, images.flatten(2).long()).view_as(images)
 
 
 def _histograms(pixels: Tensor) -> Tensor:

@@ -1,0 +1,107 @@
+"""What methods are measured on, and the encoder passes that they cannot avoid."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tta_panda.data.glyphs.render import draw_symbol, to_uint8
+from tta_panda.data.glyphs.symbols import BENCHMARK_CLASSES, symbols
+from tta_panda.methods.adaptation import adaptable_copy
+from tta_panda.methods.base import Method
+from tta_panda.methods.trained import TrainedMethod
+from tta_panda.models import Classifier, ImageModel, LinearClassifier, make_classifier
+from tta_panda.models.linear import LinearHeadModel
+
+EARLIER_BATCHES = 2
+"""So that memories hold something, and a batch need not draw negatives where `refresh_every` says so."""
+
+
+def make_classes(model: ImageModel, count: int) -> Classifier:
+    """A classifier for any number of classes; of a linear head, the first rows."""
+    numbered = (f"thing {number}" for number in itertools.count(1))
+    names = list(itertools.islice(itertools.chain(dict.fromkeys((*BENCHMARK_CLASSES, *symbols())), numbered), count))
+    if isinstance(model, LinearHeadModel):
+        return LinearClassifier(model, names, rows=range(count))
+    return make_classifier(model, names)
+
+
+def draw_pictures(count: int, side: int) -> Tensor:
+    """Symbols (count, 3, side, side), uint8."""
+    rng = np.random.default_rng(0)
+    names = itertools.islice(itertools.cycle(BENCHMARK_CLASSES), count)
+    pictures = np.stack([to_uint8(draw_symbol(name, rng, side)) for name in names])
+    return torch.from_numpy(pictures.transpose(0, 3, 1, 2).copy())
+
+
+def standing(method: Method, images: Tensor) -> Callable[[], None]:
+    """Takes a method through a few batches, and gives a function that brings it back to where it then stands."""
+    for _ in range(EARLIER_BATCHES):
+        method.adapt(images)
+    return partial(method.load_state_dict, method.state_dict())
+
+
+class Pass(NamedTuple):
+    """One call of an encoder: its name, what it was given, and whether a gradient was computed."""
+
+    encode: str
+    inputs: tuple[Tensor, ...]
+    with_gradient: bool
+
+
+def bare_passes(method: Method, images: Tensor) -> Callable[[], None]:
+    """Adapts to a batch once, and gives a function that makes the same encoder passes and does nothing else."""
+    trained = method if isinstance(method, TrainedMethod) else None
+    with _recorded(trained.model if trained else method.classifier.model) as passes:
+        method.adapt(images)
+    model, adapted = _trainable(trained) if trained else (method.classifier.model, [])
+    return partial(_replay, model, adapted, passes)
+
+
+@contextlib.contextmanager
+def _recorded(model: ImageModel) -> Iterator[list[Pass]]:
+    """The passes through a model's encoders; of inputs that are alike, one is kept."""
+    passes: list[Pass] = []
+    samples: dict[object, tuple[Tensor, ...]] = {}
+
+    def record(name: str, encode: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        encoded = encode(*inputs)
+        kind = name, *((each.shape, each.requires_grad) for each in inputs)
+        kept = samples.setdefault(kind, tuple(each.detach().requires_grad_(each.requires_grad) for each in inputs))
+        passes.append(Pass(name, kept, encoded.requires_grad))
+        return encoded
+
+    encoders = [name for name in ("encode_image", "encode_embedded") if hasattr(model, name)]
+    for name in encoders:
+        setattr(model, name, partial(record, name, getattr(model, name)))
+    try:
+        yield passes
+    finally:
+        for name in encoders:
+            delattr(model, name)
+
+
+def _trainable(method: TrainedMethod) -> tuple[ImageModel, list[nn.Parameter]]:
+    """A copy of the method's model to train, in which BatchNorm itself takes the statistics of a pass."""
+    model, adapted = adaptable_copy(method.classifier.model, text=method.adapts_text)
+    for layer in model.image_encoder.modules() if method.batch_statistics.layers else ():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.running_mean = layer.running_var = None
+    return model, list(adapted.values())
+
+
+def _replay(model: ImageModel, adapted: Sequence[nn.Parameter], passes: Sequence[Pass]) -> None:
+    for encode, inputs, with_gradient in passes:
+        with torch.set_grad_enabled(with_gradient):
+            encoded = cast(Tensor, getattr(model, encode)(*inputs))
+        if with_gradient:
+            encoded.mean().backward()
+    for each in (*adapted, *(given for _, inputs, _ in passes for given in inputs)):
+        each.grad = None
