@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +59,16 @@ def save_file(path: Path, content: str | bytes) -> Path:
     with saving(path) as part:
         part.write_bytes(_as_bytes(content))
     return path
+
+
+def make_writable(folder: Path, purpose: str, advice: str) -> None:
+    """Make a folder, and find out now, rather than when there is something to lose, whether it can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StoreError(f"Cannot {purpose} {folder} ({error.strerror or error}). {advice}") from error
 
 
 def remove_parts(folder: Path, of: Path | None = None) -> None:

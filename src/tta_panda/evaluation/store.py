@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import re
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tta_panda import __version__
-from tta_panda.atomic import save_file
+from tta_panda.atomic import make_writable, save_file
 from tta_panda.errors import StoreError
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import Divergence, RunRecord
@@ -33,15 +32,7 @@ class RunStore:
 
     def prepare(self) -> None:
         """Create the folder, and find out now rather than after the first run whether it can be written."""
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.root):
-                pass
-        except OSError as error:
-            raise StoreError(
-                f"Cannot write results to {self.root} ({error.strerror or error}). Choose a folder that you may write "
-                "to with -o PATH."
-            ) from error
+        make_writable(self.root, "write results to", "Choose a folder that you may write to with -o PATH.")
 
     def path(self, config: RunConfig) -> Path:
         return self.root / f"{config.key}.json"

@@ -9,8 +9,6 @@ import contextlib
 import hashlib
 import logging
 import re
-import tempfile
-import time
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -20,12 +18,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tta_panda import __version__
-from tta_panda.atomic import saving
-from tta_panda.errors import StoreError
+from tta_panda.atomic import make_writable, saving
 from tta_panda.methods.features import Encode
 from tta_panda.models.backends import backend_of
 from tta_panda.models.base import ImageModel
 from tta_panda.models.checkpoints import tensors_hash
+from tta_panda.models.devices import clock
 from tta_panda.models.images import framing_of
 
 logger = logging.getLogger(__name__)
@@ -54,15 +52,7 @@ class FeatureCache:
         self.folder = Path(folder)
         self.model = model
         self._identity = _identity(model)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.folder):
-                pass
-        except OSError as error:
-            raise StoreError(
-                f"Cannot keep features in {self.folder} ({error.strerror or error}). Choose a folder that you may "
-                "write to."
-            ) from error
+        make_writable(self.folder, "keep features in", "Choose a folder that you may write to.")
 
     def load(self, key: str) -> Pass | None:
         """The pass with this key; None where there is none, or where its file is damaged."""
@@ -134,13 +124,8 @@ class StreamPasses:
         self._ahead = 0.0
 
     def clock(self) -> float:
-        """Now, with all work done: a GPU returns before its results are there.
-
-        A pass takes as long on this clock as it took when it was made, and looking for it takes no time.
-        """
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter() + self._ahead
+        """Now, where a pass takes as long as it took when it was made, and looking for it takes no time."""
+        return clock(self._device) + self._ahead
 
     def enter(self, images: Tensor) -> None:
         """Go on to the next batch, before any pass over it."""

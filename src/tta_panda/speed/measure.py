@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
+from tta_panda.models.devices import clock
 from tta_panda.results.figure import LineFigure
 
 Advance = Callable[[float], None]
@@ -104,21 +105,15 @@ def take_turns(
     `before` has what precedes some of the ways, each time, and is not timed.
     """
     timings = Timings({way: [] for way in ways}, {way: [] for way in ways})
+    place = torch.device(device)
     for turn in range(rounds + 1):
         for way in list(ways)[:: -1 if turn % 2 else 1]:
             before.get(way, lambda: None)()
-            start, processor_start = _clock(device), time.process_time()
+            start, processor_start = clock(place), time.process_time()
             ways[way]()
-            seconds, processor = _clock(device) - start, time.process_time() - processor_start
+            seconds, processor = clock(place) - start, time.process_time() - processor_start
             if turn:
                 timings.seconds[way].append(seconds)
                 timings.processor[way].append(processor)
             advance(1 / len(ways) / (rounds + 1))
     return timings
-
-
-def _clock(device: str) -> float:
-    """Now, with all work done: a GPU returns before its results are there."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
