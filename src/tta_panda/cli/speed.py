@@ -49,7 +49,13 @@ def speed(
     from tta_panda.speed import TOPICS, Clock, Settings
 
     measure = TOPICS.get(topic)
-    least_one = {"--batch-size": batch_size, "--classes": classes, "--size": size, "--images": images, "--rounds": rounds}
+    least_one = {
+        "--batch-size": batch_size,
+        "--classes": classes,
+        "--size": size,
+        "--images": images,
+        "--rounds": rounds,
+    }
     for name, value in least_one.items():
         if value is not None and value < 1:
             raise InvalidInputError(f"{name} must be at least 1, got {value}.")

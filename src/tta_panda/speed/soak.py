@@ -67,8 +67,8 @@ def measure_soak(settings: Settings, advance: Advance) -> Report:
     batches = -(-settings.images // settings.batch_size)
     if batches < _READINGS:
         raise InvalidInputError(
-            f"A stream is read at {_READINGS} places, so it needs as many batches: at least "
-            f"--images {_READINGS * settings.batch_size} with --batch-size {settings.batch_size}, got {settings.images}."
+            f"A stream is read at {_READINGS} places and needs as many batches: with --batch-size "
+            f"{settings.batch_size}, at least --images {_READINGS * settings.batch_size}, got {settings.images}."
         )
     model = load_model(settings.model, settings.device)
     classifier = make_classes(model, settings.classes)
