@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import re
 import sys
@@ -310,6 +311,7 @@ def answer(hosts: tuple[str, ...], **headers: str) -> int:
 
 def test_pages_of_other_addresses_get_no_answer():
     here = ("127.0.0.1", "localhost", "::1")
+    assert inspect.signature(explore).parameters["host"].default in here
     for host in ("127.0.0.1:7860", "localhost:7860", "[::1]:7860", "localhost"):
         assert answer(here, host=host) == answer(here, host=host, origin=f"http://{host}") == 200
         for elsewhere in ("https://example.com", "null", "", "http://localhost:80", f"http://{host}.example.com"):
