@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from functools import partial
@@ -65,7 +66,8 @@ def speed(
     with make_progress(f"measuring {topic}", total=1.0) as progress:
         report = measure(settings, partial(progress.advance, progress.task_ids[0]))
     if output is not None:
-        document = {"topic": topic, "rows": report.rows, "notes": report.notes}
+        figures = [dataclasses.asdict(figure) for figure in report.figures]
+        document = {"topic": topic, "rows": report.rows, "notes": report.notes, "figures": figures}
         save_file(output.expanduser(), json.dumps(document, indent=1) + "\n")
         _save_drawings(report.figures, output.expanduser())
     if as_json:
