@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import itertools
 import re
 import sys
@@ -288,3 +290,48 @@ def test_the_command_names_the_extra_that_it_needs(monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
     with pytest.raises(MissingExtraError, match=r'pip install "tta-panda\[app\]"'):
         explore()
+
+
+def answer(hosts: tuple[str, ...], **headers: str) -> int:
+    """The status that a page gets which asks with these headers."""
+    server = pytest.importorskip("tta_panda.app.server", reason="the explorer needs tta-panda[app]")
+    sent: list[dict] = []
+
+    async def page(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def note(message):
+        sent.append(message)
+
+    asked = [(name.encode(), value.encode()) for name, value in headers.items()]
+    asyncio.run(server.OnlyFromHere(page, hosts)({"type": "http", "headers": asked}, None, note))
+    assert (b"content-security-policy", server.POLICY) in sent[0]["headers"]
+    return sent[0]["status"]
+
+
+def test_pages_of_other_addresses_get_no_answer():
+    here = ("127.0.0.1", "localhost", "::1")
+    assert inspect.signature(explore).parameters["host"].default in here
+    for host in ("127.0.0.1:7860", "localhost:7860", "[::1]:7860", "localhost"):
+        assert answer(here, host=host) == answer(here, host=host, origin=f"http://{host}") == 200
+        for elsewhere in ("https://example.com", "null", "", "http://localhost:80", f"http://{host}.example.com"):
+            assert answer(here, host=host, origin=elsewhere) == 403
+    for host in ("example.com:7860", "localhost.example.com", "", "[", "127.0.0.1:7860@example.com"):
+        assert answer(here, host=host) == answer(here, host=host, origin=f"http://{host}") == 403
+    assert answer((), host="machine:7860", origin="http://machine:7860") == 200  # where --host says so
+    assert answer((), host="machine:7860", origin="https://example.com") == 403
+
+
+def test_the_page_loads_the_models_of_the_command_line_and_no_others(tmp_path, monkeypatch):
+    """The name of a model can ask for code of a module."""
+    server = pytest.importorskip("tta_panda.app.server", reason="the explorer needs tta-panda[app]")
+    (tmp_path / "guest.py").write_text("open('executed', 'w')\ndef model(): ...")
+    monkeypatch.chdir(tmp_path)
+    page = server.build_page(["mini"])
+    choices = [block for block in page.blocks.values() if getattr(block, "label", None) == "Model"]
+    assert len(choices) == 3
+    for block in choices:
+        assert block.preprocess("mini") == "mini"
+        with pytest.raises(server.gr.Error):
+            block.preprocess("guest:model")
+    assert not (tmp_path / "executed").exists()

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "results": {"methods", "data", "evaluation"},
     "experiments": {"panda", "models", "methods", "data", "evaluation", "results"},
     "reporting": {"evaluation", "results"},
-    "speed": {"panda", "models", "methods", "data", "views", "evaluation", "results"},
+    "speed": {"panda", "models", "methods", "data", "views", "evaluation", "results", "prediction"},
     "app": {"panda", "models", "methods", "data", "evaluation", "results", "reporting", "prediction"},
     "cli": {
         "panda",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -12,13 +14,14 @@ import open_clip
 import pytest
 import torch
 from conftest import TINY
-from model_zoo import save_transformers
+from model_zoo import save_open_clip, save_transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tta_panda import load_model
 from tta_panda.errors import ModelLoadError, TtaPandaWarning
 from tta_panda.models.checkpoints import read_state_dict, weights_hash
+from tta_panda.models.loading import only_weights
 from tta_panda.models.torchscript import is_torchscript, read_torchscript
 
 
@@ -128,6 +131,94 @@ def test_code_in_a_directory_of_transformers_is_neither_run_nor_asked_about(tmp_
     with pytest.raises(ModelLoadError, match="Cannot load"):
         load_model(str(directory))
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("options", [{}, {"tokenizer_kwargs": {"trust_remote_code": True}}], ids=["plain", "asking"])
+def test_code_in_a_directory_of_open_clip_is_neither_run_nor_asked_about(options, tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    directory = save_open_clip("hf-text", tmp_path)
+    mark = tmp_path / "executed"
+    (directory / "code.py").write_text(f"open({str(mark)!r}, 'w').close()")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked whether to run the code"))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    config, tokenizer = directory / "open_clip_config.json", directory / "tokenizer_config.json"
+    content = json.loads(config.read_text())
+    content["model_cfg"]["text_cfg"] |= options
+    config.write_text(json.dumps(content))
+    mapped = {"auto_map": {"AutoTokenizer": ["code.Tokenizer", None]}, "tokenizer_class": "Tokenizer"}
+    tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | mapped))
+    with contextlib.suppress(ModelLoadError):
+        load_model(str(directory))
+    encoder = directory / "config.json"
+    mapped = {"auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}, "model_type": "of-my-own"}
+    encoder.write_text(json.dumps(json.loads(encoder.read_text()) | mapped))
+    with pytest.raises(ModelLoadError, match="Cannot load"):
+        load_model(str(directory))
+    assert not mark.exists()
+
+
+def test_libraries_read_weights_only_whatever_they_ask_torch_for(tmp_path, monkeypatch):
+    torch.save({"weight": Malicious(tmp_path / "executed")}, tmp_path / "weights.bin")
+    before = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1", "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "0"}
+    for name, value in before.items():
+        monkeypatch.setenv(name, value)
+    with only_weights(), pytest.raises(pickle.UnpicklingError):
+        torch.load(tmp_path / "weights.bin", weights_only=False)
+    assert not (tmp_path / "executed").exists()
+    assert {name: os.environ[name] for name in before} == before
+    monkeypatch.setattr("timm.create_model", lambda *_, **__: torch.load(tmp_path / "weights.bin", weights_only=False))
+    with pytest.raises(ModelLoadError, match="was not run"):
+        load_model("timm:resnet10t")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_archives_that_would_grow_are_refused(weights, architecture, tmp_path):
+    """A kilobyte of deflated zeros is a megabyte; torch compresses nothing."""
+    torch.save(weights, tmp_path / "plain.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "plain.pt") as real,
+        zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as copy,
+    ):
+        for name in real.namelist():
+            copy.writestr(name, bytes(len(real.read(name))))
+    with pytest.raises(ModelLoadError, match=r"cannot be read as weights: .* bytes would become"):
+        load_model(f"{architecture}:{tmp_path / 'bomb.pt'}")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_pickle_takes_no_more_memory_than_it_has(archive, tmp_path):
+    """Its place in the memo, number 2**24, would take a quarter of a gigabyte; there are 2**32."""
+    forged = tmp_path / "forged.pt"
+    with zipfile.ZipFile(archive) as real, zipfile.ZipFile(forged, "w") as copy:
+        for name in real.namelist():
+            copy.writestr(name, b"\x80\x02Nr\x00\x00\x00\x01." if name.endswith("/data.pkl") else real.read(name))
+    tracemalloc.start()
+    with pytest.raises(ModelLoadError, match="no weights by name"):
+        read_state_dict(forged)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**24
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}},
+        {"a": {"dtype": "F32", "shape": [2**62, 2**62], "data_offsets": [0, 4]}},
+        {
+            "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+            "b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+        },
+        None,
+    ],
+    ids=["more than there is", "overflowing", "overlapping", "a header of terabytes"],
+)
+def test_forged_headers_are_refused(header, tmp_path):
+    text = json.dumps(header).encode()
+    length = 2**42 if header is None else len(text)
+    (tmp_path / "weights.safetensors").write_bytes(length.to_bytes(8, "little") + text + bytes(4))
+    with pytest.raises(ModelLoadError, match="cannot be read as weights"):
+        read_state_dict(tmp_path / "weights.safetensors")
 
 
 def test_keys_that_do_not_fit_are_named(architecture, weights, tmp_path):

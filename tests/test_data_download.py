@@ -25,7 +25,7 @@ from tta_panda.data.fetch.make import make_corrupted
 from tta_panda.errors import DataError, UnknownNameError
 
 
-def tar(members: dict[str, bytes], links: dict[str, str] | None = None) -> bytes:
+def tar(members: dict[str, bytes], links: dict[str, str] | None = None, kind: bytes = tarfile.SYMTYPE) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, content in members.items():
@@ -34,7 +34,7 @@ def tar(members: dict[str, bytes], links: dict[str, str] | None = None) -> bytes
             archive.addfile(info, io.BytesIO(content))
         for name, target in (links or {}).items():
             info = tarfile.TarInfo(name)
-            info.type, info.linkname = tarfile.SYMTYPE, target
+            info.type, info.linkname = kind, target
             archive.addfile(info)
     return buffer.getvalue()
 
@@ -55,7 +55,7 @@ class Server:
         self.content = CONTENT
         self.cuts: list[int] = []
         self.refusals: list[int] = []
-        self.ranges = True
+        self.ranges = self.lengths = True
         self.requests: list[str | None] = []
         owner = self
 
@@ -72,7 +72,8 @@ class Server:
                     return
                 rest = owner.content[first:]
                 self.send_response(206 if first else 200)
-                self.send_header("Content-Length", str(len(rest)))
+                if owner.lengths:
+                    self.send_header("Content-Length", str(len(rest)))
                 self.end_headers()
                 self.wfile.write(rest[: owner.cuts.pop(0)] if owner.cuts else rest)
 
@@ -108,11 +109,11 @@ def offer(monkeypatch: pytest.MonkeyPatch, server: Server, content: bytes) -> No
     publish(monkeypatch, "cifar10-c", 0, content)
 
 
-def publish(monkeypatch: pytest.MonkeyPatch, name: str, number: int, content: bytes) -> None:
-    """Give one archive of a data set the md5 sum of `content`."""
+def publish(monkeypatch: pytest.MonkeyPatch, name: str, number: int, content: bytes, gigabytes: float = 2.9) -> None:
+    """Give one archive of a data set the md5 sum of `content`, and about a size."""
     source = DATASETS.get(name)
     archives = list(source.archives)
-    archives[number] = archives[number]._replace(md5=hashlib.md5(content).hexdigest())
+    archives[number] = archives[number]._replace(md5=hashlib.md5(content).hexdigest(), gigabytes=gigabytes)
     monkeypatch.setitem(DATASETS._targets, name, dataclasses.replace(source, archives=tuple(archives)))
 
 
@@ -263,8 +264,12 @@ def test_a_full_disk_is_explained(server: Server, tmp_path: Path, monkeypatch: p
         tar({"CIFAR-10-C/labels.npy": b"", "../escaped": b"out"}),
         tar({"CIFAR-10-C/labels.npy": b"", "CIFAR-10-C/../../escaped": b"out"}),
         tar({"CIFAR-10-C/labels.npy": b""}, links={"CIFAR-10-C/link": "../../escaped"}),
+        tar({"CIFAR-10-C/labels.npy": b""}, links={"CIFAR-10-C/link": "/etc"}),
+        tar({"CIFAR-10-C/labels.npy": b""}, links={"CIFAR-10-C/link": "../escaped"}, kind=tarfile.LNKTYPE),
+        tar({"CIFAR-10-C/labels.npy": b""}, links={"CIFAR-10-C/link": ""}, kind=tarfile.CHRTYPE),
+        tar({"CIFAR-10-C/labels.npy": b""}, links={"CIFAR-10-C/link": ""}, kind=tarfile.FIFOTYPE),
     ],
-    ids=["parent", "inner parent", "link"],
+    ids=["parent", "inner parent", "link", "absolute link", "hard link", "device", "pipe"],
 )
 def test_archives_that_reach_out_are_refused(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
@@ -275,6 +280,24 @@ def test_archives_that_reach_out_are_refused(
         download.download("cifar10-c", root, mirror=server.url)
     assert not list(tmp_path.rglob("escaped"))
     assert not (root / "CIFAR-10-C").exists()
+
+
+def test_absolute_paths_stay_within_the_folder(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer(monkeypatch, server, tar({**FILES, f"{tmp_path}/escaped": b"out"}))
+    download.download("cifar10-c", tmp_path / "root", mirror=server.url)
+    assert [path for path in tmp_path.rglob("escaped") if not path.is_relative_to(tmp_path / "root")] == []
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_server_without_end_does_not_fill_the_disk(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: bool
+) -> None:
+    server.content, server.lengths = bytes(40 * PIECE), declared
+    publish(monkeypatch, "cifar10-c", 0, CONTENT, gigabytes=10 * PIECE / 1e9)
+    sizes: list[int] = []
+    with pytest.raises(DataError, match="is not the published file, which has less than"):
+        download.download("cifar10-c", tmp_path, mirror=server.url, progress=lambda _what, done, _: sizes.append(done))
+    assert max(sizes) <= 13 * PIECE and listed(tmp_path) == [] and len(server.requests) == 1
 
 
 def test_archives_of_something_else_are_refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import pickle
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,26 @@ def test_bytes_cannot_be_turned_into_objects_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02Nr\x00\x00\x00\x01.",
+        b"\x80\x04\x8e\x00\x00\x00\x10\x00\x00\x00\x00.",
+        b"\x80\x04\x95\x00\x00\x00\x10\x00\x00\x00\x00N.",
+    ],
+    ids=["place in the memo", "bytes", "frame"],
+)
+def test_a_pickle_takes_no_more_memory_than_it_has(tmp_path: Path, content: bytes) -> None:
+    """A few bytes that ask for a quarter of a gigabyte."""
+    (tmp_path / "test_batch").write_bytes(content)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"test_batch (cannot be read|is not the test pickle)"):
+        CIFAR10.load_from(tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**24
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"not a pickle", "cannot be read as a pickle"),
@@ -188,12 +209,41 @@ def test_truncated_and_pickled_arrays_are_refused(tmp_path: Path) -> None:
         load_data("cifar10-c", "contrast", root=tmp_path)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (1099511627776, 32, 32, 3)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (9223372036854775808, 32, 32, 3)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (-5, 32, 32, 3)}",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (100, 32, 32, 3)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': __import__('os').getcwd()}",
+        "(" * 5000,
+        "{'descr': '|u1'}" + " " * 60_000,
+    ],
+    ids=["terabytes", "overflowing", "negative", "objects", "a call", "nested", "long"],
+)
+def test_forged_headers_of_arrays_are_refused(tmp_path: Path, header: str) -> None:
+    folder = write_cifar_c(tmp_path)
+    size = len(header).to_bytes(2, "little")
+    (folder / "fog.npy").write_bytes(b"\x93NUMPY\x01\x00" + size + header.encode() + bytes(1000))
+    with pytest.raises(DataError, match=r"fog\.npy"):
+        load_data("cifar10-c", "fog", root=tmp_path)
+
+
+def test_archives_of_arrays_are_refused(tmp_path: Path) -> None:
+    folder = write_cifar_c(tmp_path)
+    np.savez_compressed(folder / "fog.npz", np.zeros(2**20, np.uint8))
+    (folder / "fog.npz").rename(folder / "fog.npy")
+    with pytest.raises(DataError, match=r"is not a readable \.npy file"):
+        load_data("cifar10-c", "fog", root=tmp_path)
+
+
 def test_unreadable_arrays_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def locked(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     write_cifar_c(tmp_path)
-    monkeypatch.setattr(np, "load", locked)
+    monkeypatch.setattr(np.lib.format, "open_memmap", locked)
     with pytest.raises(DataError, match=r"Cannot read .*labels\.npy \(Permission denied\)"):
         load_data("cifar10-c", "fog", root=tmp_path)
 

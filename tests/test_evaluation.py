@@ -213,6 +213,7 @@ def test_a_damaged_record_is_set_aside_and_made_again(tmp_path, caplog):
     for damage in (
         b"",
         b"{",
+        b"[" * 100_000,
         b'{"samples": 1}',
         store.path(config).read_bytes().replace(b'"accuracy":', b'"acuracy":'),
     ):

@@ -15,7 +15,9 @@ from xml.etree import ElementTree
 import pytest
 from records import make_record
 from rich.console import Console
+from typer.testing import CliRunner
 
+from tta_panda.cli import app
 from tta_panda.cli.common import print_rows, say
 from tta_panda.cli.report import write_report
 from tta_panda.escapes import csv_text, latex_text, markdown_text, printable
@@ -175,6 +177,15 @@ def test_terminals_get_names_without_markup_or_control_characters(capsys):
     printed = capsys.readouterr()
     assert all(name in printed.out for name in ("[red]x[/red]", ":heart:", r"\x1b[31m"))
     assert printed.err.splitlines() == [r"error: escape \x1b[31m\x07", "second line"]
+
+
+@pytest.mark.parametrize("command", [["predict", "--classes", "a,b"], ["corrupt", "--corruption", "fog"]])
+def test_commands_show_names_of_files_without_control_characters(command, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "escape \x1b[31m\x07.png").write_bytes(b"no picture")
+    places = [tmp_path / "in"] if command[0] == "predict" else [tmp_path / "in", tmp_path / "out"]
+    result = CliRunner().invoke(app, [command[0], *map(str, places), *command[1:]])
+    assert r"escape \x1b[31m\x07.png" in result.stderr and "\x1b" not in result.stderr
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")

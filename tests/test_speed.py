@@ -20,6 +20,7 @@ from tta_panda.speed import Timings, take_turns
 from tta_panda.speed.backends import _WAYS
 from tta_panda.speed.growth import Axis, Curve, Point
 from tta_panda.speed.measure import Spread
+from tta_panda.speed.soak import Course
 from tta_panda.speed.workload import bare_passes, draw_pictures, make_classes, standing
 
 
@@ -186,3 +187,25 @@ def test_an_exponent_is_that_of_the_upper_half():
     curve = Curve(axis, "clip", [Spread(value, 0.0) for value in (5.0, 5.0, 5.0, 10.0, 20.0)], [2**20 * 7] * 5)
     assert curve.row["time ~"] == pytest.approx(1) and curve.row["memory ~"] == pytest.approx(0)
     assert curve.row["MB"] == [7.0] * 5
+
+
+def test_soak_follows_streams_to_their_end(tmp_path: Path):
+    short = ["--images", 100, "--batch-size", 2, "--method", "clip,predict", "-o", tmp_path / "soak.json"]
+    assert "predict" in run("soak", *short)
+    document = json.loads((tmp_path / "soak.json").read_text())
+    assert [(row["stream"], row["images"]) for row in document["rows"]] == [("clip", 100), ("predict", 100)]
+    assert all(row["MB"] > 0 and row["second half"] > 0 for row in document["rows"])
+    [memory, speed] = document["figures"][0]["panels"]
+    assert [line["label"] for line in memory["lines"]] == ["clip", "predict"]
+    assert all(line["xs"] == list(range(2, 101, 2)) for panel in (memory, speed) for line in panel["lines"])
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["soak-1.png", "soak-2.png"]
+    with pytest.raises(InvalidInputError, match="at least --images 100, got 97"):
+        run("soak", *short, "--images", 97)
+
+
+def test_a_stream_that_grows_and_slows_is_seen_after_its_beginning():
+    places = list(range(1000, 51_000, 1000))
+    memory = [2**20 * (500 if place <= 5000 else 300 + place // 1000) for place in places]
+    row = Course("leaky", places, memory, [100.0 if place < 28_000 else 50.0 for place in places]).row
+    assert row["largest less smallest"] == 44 and row["MB per 100,000 images"] == pytest.approx(100)
+    assert (row["images/s, first half"], row["second half"], row["±"]) == (100, 50, 0)

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from tta_panda import CLIP, ETA, FrozenMethod, Panda, Tent, ZeroShotClassifier
 from tta_panda.errors import InvalidInputError, StoreError
-from tta_panda.methods.state import load_method, read_state, write_state
+from tta_panda.methods.state import _FORMAT, _digest, load_method, read_state, write_state
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 TENSORS = arrays.arrays(
@@ -120,6 +120,19 @@ def test_damaged_foreign_and_missing_files_are_refused(method, saved, tmp_path):
     save_file({"weight": torch.zeros(2)}, broken, metadata={"format": "pt"})
     with pytest.raises(StoreError, match="'pt'; expected 'tta-panda state"):
         read_state(broken)
+    for forged in (
+        "[" * 100_000,
+        '{"dict": []}',
+        '{"tensor": "absent"}',
+        "7",
+        '{"tuple": 5}',
+        '{"a": 1, "b": 2}',
+        "no JSON",
+    ):
+        facts = {"format": _FORMAT, "content": forged, "digest": _digest(forged, {})}
+        save_file({}, broken, metadata=facts)
+        with pytest.raises(StoreError, match="no state that a method saved"):
+            load_method(broken, method.classifier)
     with pytest.raises(StoreError, match="No such file"):
         read_state(tmp_path / "absent")
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import gradio as gr
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tta_panda.app import drawing, tab_batch
@@ -18,6 +21,8 @@ from tta_panda.errors import InvalidInputError
 
 AT_ONCE = 4
 """Requests of one kind that are worked on at the same time."""
+LOCAL = ("127.0.0.1", "localhost", "::1")
+"""Addresses that only this machine can reach."""
 POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
 """What the browser may load: nothing from other machines, whatever the page asks for."""
 
@@ -57,7 +62,7 @@ def serve(models: Sequence[str], host: str, port: int | None, *, open_browser: b
             footer_links=[],
             quiet=True,
             ssr_mode=False,
-            app_kwargs={"middleware": [Middleware(OnlyFromHere)]},
+            app_kwargs={"middleware": [Middleware(OnlyFromHere, hosts=LOCAL if host in LOCAL else ())]},
         )
     except OSError as error:
         raise InvalidInputError(
@@ -80,10 +85,16 @@ def _theme() -> gr.themes.Base:
 
 
 class OnlyFromHere:
-    """Sends `POLICY` with every answer."""
+    """Answers this page alone, not others that are open in the same browser, and sends `POLICY` with every answer.
 
-    def __init__(self, app: ASGIApp):
+    Args:
+        hosts: names under which the page can be asked for; any where there is none. Without them, a page from elsewhere
+            could give its own name the address of this machine, and read what the explorer shows.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str] = ()):
         self.app = app
+        self.hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_policy(message: Message) -> None:
@@ -91,4 +102,14 @@ class OnlyFromHere:
                 message["headers"] = [*message["headers"], (b"content-security-policy", POLICY)]
             await send(message)
 
-        await self.app(scope, receive, send_with_policy)
+        refused = scope["type"] in ("http", "websocket") and not self._is_own(Headers(scope=scope))
+        await (_REFUSED if refused else self.app)(scope, receive, send_with_policy)
+
+    def _is_own(self, headers: Headers) -> bool:
+        asked = headers.get("host", "")
+        if self.hosts and (re.fullmatch(r"\[?(.*?)]?(:\d+)?", asked) or [""])[1] not in self.hosts:
+            return False
+        return headers.get("origin", f"//{asked}").partition("//")[2] == asked
+
+
+_REFUSED = PlainTextResponse("The explorer does not answer pages of other addresses.", status_code=403)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import JsonOption, numbers, print_json, print_rows, words
+from tta_panda.cli.common import JsonOption, numbers, print_json, print_rows, say, words
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.progress import make_console, make_progress
 
@@ -94,7 +94,7 @@ def _corrupt(
     ]
     show(rows, as_json, skipped=[{"image": image, "reason": reason} for image, reason in skipped.items()])
     for image, reason in skipped.items():
-        typer.echo(f"skipped {image}: {reason}", err=True)
+        say(f"skipped {image}: {reason}")
     return bool(skipped)
 
 

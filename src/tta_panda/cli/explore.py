@@ -11,11 +11,9 @@ from tta_panda.cli.common import say
 from tta_panda.errors import missing_extra
 from tta_panda.evaluation.config import EMBEDDED
 
-LOCAL = ("127.0.0.1", "localhost", "::1")
-
 
 def explore(
-    host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = LOCAL[0],
+    host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[
         int | None, typer.Option("--port", min=1, max=65535, show_default="a free one from 7860 up")
     ] = None,
@@ -31,7 +29,7 @@ def explore(
         import gradio  # noqa: F401
     except ImportError as error:
         raise missing_extra("The explorer needs", "app") from error
-    from tta_panda.app.server import serve
+    from tta_panda.app.server import LOCAL, serve
 
     if host not in LOCAL:
         say(f"note: whoever can reach {host} can see the pictures and results that this account can read.")

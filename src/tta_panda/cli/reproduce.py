@@ -13,6 +13,7 @@ import typer
 from tta_panda.cli.common import JsonOption, numbers, print_json, words
 from tta_panda.cli.runs import CommonOptions, exit_code, run_with_progress, stream_options, takes_options
 from tta_panda.errors import DataError, InvalidInputError, ModelLoadError
+from tta_panda.escapes import printable
 from tta_panda.progress import make_console
 
 if TYPE_CHECKING:
@@ -263,7 +264,8 @@ def _print_plan(works: Sequence[Work], as_json: bool) -> None:
     console = make_console()
     for row in rows:
         options = ", ".join(f"{key}={value}" for key, value in row["options"].items())
-        console.print(f"{'exists' if row['exists'] else 'to run'}  {row['run']}; {row['stream']} ({options})")
+        status = "exists" if row["exists"] else "to run"
+        console.print(printable(f"{status}  {row['run']}; {row['stream']} ({options})"))
     console.print(f"{len(rows)} runs, {existing} exist. {duration}")
 
 

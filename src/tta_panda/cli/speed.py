@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from functools import partial
@@ -23,7 +24,7 @@ def speed(
         str,
         typer.Argument(
             metavar="TOPIC",
-            help="methods, growth, sweep, backends, views, stream, memory or corruptions.",
+            help="methods, growth, sweep, backends, views, stream, memory, soak or corruptions.",
         ),
     ],
     model: Annotated[str, typer.Option("--model", help="As for bench; ARCHITECTURE:random needs no weights.")] = "mini",
@@ -33,6 +34,7 @@ def speed(
     classes: Annotated[int, typer.Option("--classes", help="Number of classes.")] = 10,
     views: Annotated[int, typer.Option("--views", help="Views per image, the image itself included.")] = 64,
     size: Annotated[int, typer.Option("--size", help="Side of the images in pixels.")] = 224,
+    images: Annotated[int, typer.Option("--images", help="Length of each stream of soak.")] = 20_000,
     rounds: Annotated[int | None, typer.Option("--rounds", help="How often each way is timed.")] = None,
     busy: Annotated[bool, typer.Option("--busy", help="Compare processor time: other programs are running.")] = False,
     output: Annotated[
@@ -48,16 +50,24 @@ def speed(
     from tta_panda.speed import TOPICS, Clock, Settings
 
     measure = TOPICS.get(topic)
-    for name, value in {"--batch-size": batch_size, "--classes": classes, "--size": size, "--rounds": rounds}.items():
+    least_one = {
+        "--batch-size": batch_size,
+        "--classes": classes,
+        "--size": size,
+        "--images": images,
+        "--rounds": rounds,
+    }
+    for name, value in least_one.items():
         if value is not None and value < 1:
             raise InvalidInputError(f"{name} must be at least 1, got {value}.")
     methods = tuple(words(method)) if method else ()
     clock: Clock = "processor time" if busy else "time"
-    settings = Settings(model, device, methods, batch_size, classes, views, size, rounds, clock)
+    settings = Settings(model, device, methods, batch_size, classes, views, size, images, rounds, clock)
     with make_progress(f"measuring {topic}", total=1.0) as progress:
         report = measure(settings, partial(progress.advance, progress.task_ids[0]))
     if output is not None:
-        document = {"topic": topic, "rows": report.rows, "notes": report.notes}
+        figures = [dataclasses.asdict(figure) for figure in report.figures]
+        document = {"topic": topic, "rows": report.rows, "notes": report.notes, "figures": figures}
         save_file(output.expanduser(), json.dumps(document, indent=1) + "\n")
         _save_drawings(report.figures, output.expanduser())
     if as_json:

@@ -20,7 +20,7 @@ class Archive(NamedTuple):
 
     url: str
     md5: str
-    size: str  # approximate, for messages
+    gigabytes: float  # about
     holds: tuple[str, ...]  # paths that must exist in `folder` when the archive is unpacked
     folder: str = ""  # where the archive is unpacked, below the root
     group: str = ""  # a folder that may be around the paths: each archive of ImageNet-C can be unpacked into its own

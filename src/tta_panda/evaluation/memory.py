@@ -1,4 +1,4 @@
-"""The most memory that something needed."""
+"""Memory in use, and the most that something needed."""
 
 from __future__ import annotations
 
@@ -33,10 +33,21 @@ class PeakMemory:
     def read(self) -> int | None:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        with contextlib.suppress(OSError):
-            if found := re.search(r"VmHWM:\s+(\d+) kB", _STATUS.read_text()):
-                return 1024 * int(found[1])
-        return _peak_of_process()
+        return _of_process("VmHWM") or _peak_of_process()
+
+
+def memory_in_use(device: torch.device) -> int | None:
+    """Bytes that are in use now: by tensors on a GPU, else by the whole process, or at most so far where only that is
+    known."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else _of_process("VmRSS") or _peak_of_process()
+
+
+def _of_process(field: str) -> int | None:
+    """A number of bytes that Linux keeps of this process."""
+    with contextlib.suppress(OSError):
+        if found := re.search(rf"{field}:\s+(\d+) kB", _STATUS.read_text()):
+            return 1024 * int(found[1])
+    return None
 
 
 def _peak_of_process() -> int | None:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from tta_panda import __version__
 from tta_panda.atomic import make_writable, save_file
 from tta_panda.errors import StoreError
+from tta_panda.escapes import printable
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import Divergence, RunRecord
 from tta_panda.rowfiles import flat
@@ -47,7 +48,9 @@ class RunStore:
         if record is None and path.exists():
             aside = path.with_suffix(".damaged")
             logger.warning(
-                "%s is no valid record of its name; it is kept as %s and its run made again", path, aside.name
+                "%s is no valid record of its name; it is kept as %s and its run made again",
+                printable(str(path)),
+                aside.name,
             )
             try:
                 path.replace(aside)
@@ -85,7 +88,7 @@ class RunStore:
         for path in sorted(path for path in self.root.glob("*.json") if _RECORD_NAME.fullmatch(path.name)):
             record = self._read(path)
             if record is None:
-                logger.warning("%s is no valid record of its name and is left out", path)
+                logger.warning("%s is no valid record of its name and is left out", printable(str(path)))
             else:
                 records.append(record)
         return records
@@ -107,7 +110,7 @@ class RunStore:
     @staticmethod
     def _refuse_other_versions(path: Path, content: bytes) -> None:
         """A record that another version wrote is not damaged."""
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(content)
             version = found.get("version") if isinstance(found, dict) else None
             if version not in (None, __version__):

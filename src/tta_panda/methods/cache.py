@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tta_panda import __version__
 from tta_panda.atomic import make_writable, saving
+from tta_panda.escapes import printable
 from tta_panda.methods.features import Encode
 from tta_panda.models.backends import backend_of
 from tta_panda.models.base import ImageModel
@@ -67,7 +68,7 @@ class FeatureCache:
             found = Pass(file.get_tensor(_FEATURES), float(facts["seconds"]))
             if facts["digest"] == _digest(path, found):
                 return found._replace(features=found.features.to(self.model.device))
-        logger.warning("%s is damaged, so its images are encoded again", path)
+        logger.warning("%s is damaged, so its images are encoded again", printable(str(path)))
         return None
 
     def save(self, key: str, made: Pass) -> None:

@@ -12,7 +12,7 @@ import json
 import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
@@ -153,7 +153,11 @@ def _read(path: Path) -> dict[str, Any]:
         raise StoreError(f"{path} is a {metadata['format']!r}; expected {_FORMAT!r}. Save the state again.")
     if metadata.get("digest") != _digest(metadata.get("content", ""), tensors):
         raise StoreError(f"The state {path} is damaged: its content does not match its digest. Use another copy.")
-    return cast(dict[str, Any], _decode(json.loads(metadata["content"]), tensors))
+    try:
+        content = _decode(json.loads(metadata["content"]), tensors)
+        return {part: content[part] for part in ("name", "options", "debias", "seed", "state", "facts")}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StoreError(f"{path} is no state that a method saved.") from error
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -32,6 +31,7 @@ _DESCRIPTIONS = (
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _SHOWN_KEYS = 12
+_MOST_GROWTH = 10  # of an archive that is unpacked
 _FROM_TRANSFORMERS = " These are weights of the transformers library: load their directory as transformers:DIRECTORY."
 
 
@@ -41,7 +41,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         raise ModelLoadError(f"There is no checkpoint file {path}. Check the path, or name published weights instead.")
     try:
         content = _read(path)
-    except (OSError, RuntimeError, ValueError, KeyError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
+    except Exception as error:  # a damaged file can fail in any way
         if asked := wanted_by(error):
             raise ModelLoadError(
                 f"{path} holds more than weights, and was not run (it asks for {asked}). If you trust it, save the "
@@ -59,9 +59,19 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
 def _read(path: Path) -> Any:
     if path.suffix == ".safetensors":
         return load_file(path)
+    if zipfile.is_zipfile(path):
+        _refuse_bombs(path)
     if is_torchscript(path):
         return read_torchscript(path)
     return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _refuse_bombs(path: Path) -> None:
+    """Archives of torch hold tensors as they are, and only the programs beside them compressed."""
+    with zipfile.ZipFile(path) as archive:
+        unpacked, packed = sum(member.file_size for member in archive.infolist()), path.stat().st_size
+    if unpacked > _MOST_GROWTH * packed:
+        raise ValueError(f"its {packed:,} bytes would become {unpacked:,}; archives of torch hardly grow.")
 
 
 def _unwrapped(content: Any) -> dict[str, Any]:

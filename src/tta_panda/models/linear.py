@@ -20,7 +20,7 @@ from tta_panda.models.base import Classifier
 from tta_panda.models.checkpoints import find_weights, load_weights, read_state_dict
 from tta_panda.models.devices import Precision, full_precision
 from tta_panda.models.imagenet import CLASSES, imagenet_rows
-from tta_panda.models.loading import failures_explained
+from tta_panda.models.loading import failures_explained, only_weights
 from tta_panda.models.names import RANDOM, ModelName
 from tta_panda.models.sources import SOURCES
 
@@ -179,7 +179,7 @@ def _created(name: str, *, pretrained: bool = False) -> Any:
     """A network of timm; random weights are the same ones every time."""
     import timm
 
-    with torch.random.fork_rng(devices=[]):
+    with only_weights(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         return timm.create_model(name, pretrained=pretrained)
 

@@ -34,6 +34,32 @@ def importing_from_here() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def only_weights() -> Iterator[None]:
+    """Have torch read pickles as weights only, also where a library asks it to run them."""
+    variables = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+    before = {name: value for name in variables if (value := os.environ.pop(name, None)) is not None}
+    os.environ[variables[0]] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(variables[0], None)
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def no_questions() -> Iterator[None]:
+    """Keep transformers from asking on the terminal whether it may run code that a model brings: it may not."""
+    from transformers import dynamic_module_utils
+
+    seconds = dynamic_module_utils.TIME_OUT_REMOTE_CODE
+    dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
+    try:
+        yield
+    finally:
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = seconds
+
+
+@contextlib.contextmanager
 def failures_explained(failure: str, advice: str = "") -> Iterator[None]:
     """Turn whatever a library raises into a `ModelLoadError`: what failed, the reason's first line, and advice."""
     try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import open_clip
 import torch
@@ -15,7 +17,13 @@ from torch import Tensor, nn
 from tta_panda.errors import ModelLoadError, UnknownNameError
 from tta_panda.models.checkpoints import find_weights, load_weights, read_state_dict
 from tta_panda.models.devices import Precision
-from tta_panda.models.loading import failures_explained, open_clip_silenced, require_transformers
+from tta_panda.models.loading import (
+    failures_explained,
+    no_questions,
+    only_weights,
+    open_clip_silenced,
+    require_transformers,
+)
 from tta_panda.models.names import HUB, OPEN_CLIP_CONFIG, RANDOM, ModelName
 from tta_panda.models.openclip import OpenClipModel
 from tta_panda.models.quickgelu import OPENAI_MARKS, SUFFIX, canonical_tag, file_wants_quick_gelu, tag_uses_quick_gelu
@@ -32,22 +40,35 @@ def load_open_clip(name: ModelName, device: str = "cpu", precision: Precision = 
     file = _weights_file(name)
     state = None if file is None else read_state_dict(file)
     with failures_explained(f"Cannot load {label}"):
-        text = (open_clip.get_model_config(source) or {}).get("text_cfg", {})
-        if text.get("hf_model_name") or text.get("hf_tokenizer_name"):
-            require_transformers(f"The text encoder and the tokenizer of {source}")
         if state is not None and tag is None:
             quick_gelu = file_wants_quick_gelu(source, state, label)
-        with open_clip_silenced(), torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)  # random weights are the same ones every time
-            # The tag is for its preprocessing alone.
-            clip = open_clip.create_model(
-                source, tag, load_weights=False, pretrained_text=False, force_quick_gelu=quick_gelu
-            )
-            tokenizer = open_clip.get_tokenizer(source)
+        with open_clip_silenced():
+            clip, tokenizer = _created(source, tag, quick_gelu)
             weights = None if state is None else _fitted(clip, state)
         if weights is not None:
             load_weights(clip, weights, label)
         return OpenClipModel(clip.to(device), tokenizer, label, precision=precision)
+
+
+def _created(source: str, tag: str | None, quick_gelu: bool) -> tuple[nn.Module, Any]:
+    """A network with random weights, the same ones every time, and its tokenizer, as a configuration says.
+
+    A configuration can name a text encoder and a tokenizer of transformers, and ask for code that comes with them.
+    """
+    text = (open_clip.get_model_config(source) or {}).get("text_cfg", {})
+    with contextlib.ExitStack() as stack:
+        if text.get("hf_model_name") or text.get("hf_tokenizer_name"):
+            require_transformers(f"The text encoder and the tokenizer of {source}")
+            stack.enter_context(no_questions())
+        stack.enter_context(only_weights())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        torch.default_generator.manual_seed(0)
+        # The tag is for its preprocessing alone.
+        clip = open_clip.create_model(
+            source, tag, load_weights=False, pretrained_text=False, force_quick_gelu=quick_gelu
+        )
+        no_code = {"trust_remote_code": False} if text.get("hf_tokenizer_name") else {}
+        return clip, open_clip.get_tokenizer(source, **no_code)
 
 
 def _check_name(name: ModelName) -> None:

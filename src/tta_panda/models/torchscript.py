@@ -59,7 +59,7 @@ class _Module:
     """Stands for a module of the archive: attributes, and no code."""
 
 
-class _TensorsOnly(pickle.Unpickler):
+class _TensorsOnly(pickle._Unpickler):  # the one in C takes as much memory as a file asks for
     def __init__(self, file: Any, archive: zipfile.ZipFile, prefix: str):
         super().__init__(file)
         self._archive, self._prefix = archive, prefix

@@ -18,6 +18,7 @@ TOPICS: Registry[Topic] = Registry(
         "backends": "tta_panda.speed.backends:measure_backends",
         "stream": "tta_panda.speed.stream:measure_stream",
         "memory": "tta_panda.speed.memory:measure_memory",
+        "soak": "tta_panda.speed.soak:measure_soak",
         "corruptions": "tta_panda.speed.corruptions:measure_corruptions",
         "sweep": "tta_panda.speed.sweep:measure_sweep",
     },

@@ -37,6 +37,8 @@ class Settings:
     classes: int = 10
     views: int = 64
     image_size: int = 224
+    images: int = 20_000
+    """Length of a stream that is followed from end to end."""
     rounds: int | None = None
     """How often each way is timed; by default what the topic needs to resolve a few percent."""
     clock: Clock = "time"

@@ -26,6 +26,7 @@ Progress = Callable[[int, int | None], None]
 
 _CHUNK = 1 << 16  # bytes; at most this much is lost when the connection breaks
 _TIMEOUT = (10, 60)  # seconds to connect, and between two chunks
+_MARGIN = 1.25  # how much larger than about its size a file may be
 _ATTEMPTS = 5  # in a row without a single byte
 _SHORTEST_PAUSE = 0.5  # seconds, doubled after every failed attempt
 _BUSY = (requests.codes.too_many_requests, requests.codes.service_unavailable)
@@ -62,9 +63,9 @@ def download(
         with locked(root):
             path = root / archive.file
             if not path.exists() or file_md5(path) != archive.md5:
-                announce(f"Fetching {archive.file} ({archive.size}) into {root}")
+                announce(f"Fetching {archive.file} ({archive.gigabytes:g} GB) into {root}")
                 url = f"{mirror.rstrip('/')}/{archive.file}" if mirror else archive.url
-                _fetch(url, archive.md5, path, functools.partial(progress, f"fetching {archive.file}"))
+                _fetch(url, archive, path, functools.partial(progress, f"fetching {archive.file}"))
             unpack(path, archive, folder, functools.partial(progress, f"unpacking {archive.file}"))
             if not keep_archives:
                 path.unlink()
@@ -96,17 +97,17 @@ def _refuse_made_files(name: str, folder: Path, archive: Archive) -> None:
         )
 
 
-def _fetch(url: str, md5: str, target: Path, progress: Progress) -> None:
+def _fetch(url: str, archive: Archive, target: Path, progress: Progress) -> None:
     """Fetch a file as `<file>.part`, which a later call resumes, and rename it when it is complete."""
     part = target.with_name(f"{target.name}.part")
     try:
-        _complete(url, part, progress)
+        _complete(url, part, _MARGIN * archive.gigabytes * 1e9, progress)
         found = file_md5(part)
-        if found != md5:
+        if found != archive.md5:
             part.unlink()
             raise DataError(
-                f"{url} is not the published file: expected md5 {md5}, found {found}. It was deleted; run the command "
-                "again, or try another --mirror."
+                f"{url} is not the published file: expected md5 {archive.md5}, found {found}. It was deleted; run the "
+                "command again, or try another --mirror."
             )
         os.replace(part, target)
     except requests.RequestException as error:
@@ -116,13 +117,13 @@ def _fetch(url: str, md5: str, target: Path, progress: Progress) -> None:
         ) from error
 
 
-def _complete(url: str, part: Path, progress: Progress) -> None:
+def _complete(url: str, part: Path, most: float, progress: Progress) -> None:
     """Fetch what `part` lacks of the file, in several attempts if necessary."""
     failures = 0
     while True:
         before = part.stat().st_size if part.exists() else 0
         try:
-            return _append(url, part, progress)
+            return _append(url, part, most, progress)
         except requests.RequestException as error:
             gained = part.exists() and part.stat().st_size > before
             failures = 0 if gained else failures + 1
@@ -131,8 +132,11 @@ def _complete(url: str, part: Path, progress: Progress) -> None:
             sleep(_SHORTEST_PAUSE * 2**failures)
 
 
-def _append(url: str, part: Path, progress: Progress) -> None:
-    """Append the rest of the file to `part`; start over if the server does not send parts of files."""
+def _append(url: str, part: Path, most: float, progress: Progress) -> None:
+    """Append the rest of the file to `part`; start over if the server does not send parts of files.
+
+    A server that sends more than `most` bytes, perhaps without end, does not fill the disk.
+    """
     done = part.stat().st_size if part.exists() else 0
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
     with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
@@ -146,8 +150,14 @@ def _append(url: str, part: Path, progress: Progress) -> None:
         progress(done, total)
         with part.open("ab" if done else "wb") as file:
             for chunk in response.iter_content(_CHUNK):
-                file.write(chunk)
                 done += len(chunk)
+                if done > most:
+                    part.unlink()
+                    raise DataError(
+                        f"{url} is not the published file, which has less than {most / 1e9:.2g} GB. It was deleted; "
+                        "try another --mirror."
+                    )
+                file.write(chunk)
                 progress(done, total)
     if total is not None and done < total:
         raise requests.ConnectionError(f"the connection ended after {done:,} of {total:,} bytes")

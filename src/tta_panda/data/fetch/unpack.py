@@ -57,7 +57,7 @@ def _extract(file: Path, staging: Path, progress: Callable[[int, int | None], No
             tar.extractall(staging, filter=admit)
     except tarfile.FilterError as error:
         raise DataError(
-            f"{file} was not unpacked, because a file in it would land outside {staging}: {error}"
+            f"{file} was not unpacked: something in it would land outside {staging}, or is no plain file ({error})."
         ) from error
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{file} cannot be unpacked ({error}); delete it and fetch it again.") from error

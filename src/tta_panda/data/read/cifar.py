@@ -130,7 +130,7 @@ def _clean(classes: int, pickle: str, label_key: str, md5: str, archive_md5: str
     return CleanCifar(
         name=f"cifar{classes}",
         about=f"The 10,000 clean test images of CIFAR-{classes}, {pickle}.",
-        archives=(Archive(url, archive_md5, "170 MB", (pickle,)),),
+        archives=(Archive(url, archive_md5, 0.17, (pickle,)),),
         classes=classes,
         pickle=pickle,
         label_key=label_key,
@@ -145,7 +145,7 @@ def _corrupted(clean: CleanCifar, record: int, archive_md5: str) -> CorruptedCif
     return CorruptedCifar(
         name=f"{clean.name}-c",
         about=f"{folder}/<corruption>.npy; clean images from {clean.folder} beside it.",
-        archives=(Archive(url, archive_md5, "2.9 GB", holds),),
+        archives=(Archive(url, archive_md5, 2.9, holds),),
         clean=clean,
         folder=folder,
     )
@@ -182,7 +182,7 @@ def read_note(path: Path) -> dict[str, Any] | None:
         return {**content, "severities": [int(severity) for severity in content["severities"]]}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataError(f"Cannot read {note} ({error}). Delete it and {path.name}, and make the file again.") from error
 
 
@@ -192,11 +192,13 @@ def open_array(path: Path) -> NDArray[Any]:
         if not path.is_file():
             found = ", ".join(sorted(p.stem for p in path.parent.glob("[!.]*.npy") if p.name != LABELS)) or "none"
             raise DataError(f"There is no {path}. Corruptions in that folder: {found}.")
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
+    except DataError:
+        raise
     except OSError as error:
         raise DataError(
             f"Cannot read {path} ({error.strerror or error}). Check its permissions with: ls -l {path}"
         ) from error
-    except (ValueError, EOFError) as error:
+    except Exception as error:  # numpy reports forged headers by exceptions of every kind
         raise DataError(f"{path} is not a readable .npy file ({error}); download it again.") from error
     return array

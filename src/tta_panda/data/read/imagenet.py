@@ -65,10 +65,10 @@ def _validation_folder(root: Path) -> Path | None:
     return next((folder for folder in (root / "val", root / "validation") if folder.is_dir()), None)
 
 
-def _archive(group: str, md5: str, size: str) -> Archive:
+def _archive(group: str, md5: str, gigabytes: float) -> Archive:
     names = EXTRA_CORRUPTIONS if group == "extra" else GROUPS[group]
     holds = tuple(f"{name}/{severity}" for name in names for severity in range(1, 6))
-    return Archive(f"https://zenodo.org/records/2235448/files/{group}.tar", md5, size, holds, FOLDER, group)
+    return Archive(f"https://zenodo.org/records/2235448/files/{group}.tar", md5, gigabytes, holds, FOLDER, group)
 
 
 IMAGENET = ImageNet(name="imagenet", about="ImageNet's 50,000 validation images, <wnid>/*.JPEG.")
@@ -76,11 +76,11 @@ IMAGENET_C = ImageNetC(
     name="imagenet-c",
     about="ImageNet-C, <corruption>/<severity>/<wnid>/*.JPEG; clean images from val/ beside it.",
     archives=(
-        _archive("noise", "e80562d7f6c3f8834afb1ecf27252745", "22 GB"),
-        _archive("blur", "2d8e81fdd8e07fef67b9334fa635e45c", "7 GB"),
-        _archive("weather", "33ffea4db4d93fe4a428c40a6ce0c25d", "13 GB"),
-        _archive("digital", "89157860d7b10d5797849337ca2e5c03", "8 GB"),
-        _archive("extra", "d492dfba5fc162d8ec2c3cd8ee672984", "16 GB"),
+        _archive("noise", "e80562d7f6c3f8834afb1ecf27252745", 22),
+        _archive("blur", "2d8e81fdd8e07fef67b9334fa635e45c", 7),
+        _archive("weather", "33ffea4db4d93fe4a428c40a6ce0c25d", 13),
+        _archive("digital", "89157860d7b10d5797849337ca2e5c03", 8),
+        _archive("extra", "d492dfba5fc162d8ec2c3cd8ee672984", 16),
     ),
 )
 

@@ -110,7 +110,7 @@ def _text(item: object) -> object:
     return item.decode("latin1") if isinstance(item, bytes) else item
 
 
-class _BytesOnly(pickle.Unpickler):
+class _BytesOnly(pickle._Unpickler):  # the one in C takes as much memory as a file asks for
     _GRANTED = {  # noqa: RUF012
         ("numpy.core.multiarray", "_reconstruct"): _StandIn("numpy's _reconstruct", _reconstruct),
         ("numpy._core.multiarray", "_reconstruct"): _StandIn("numpy's _reconstruct", _reconstruct),

@@ -1,0 +1,145 @@
+"""Whether long streams stay as fast and as small as they begin: speed and memory along many thousands of images."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from tta_panda.allocator import give_back_freed_memory
+from tta_panda.errors import InvalidInputError
+from tta_panda.evaluation.memory import memory_in_use
+from tta_panda.methods import create_method
+from tta_panda.methods.base import Method
+from tta_panda.models import Classifier, load_model
+from tta_panda.models.devices import clock
+from tta_panda.models.images import framing_of
+from tta_panda.prediction.job import PredictionJob
+from tta_panda.prediction.reading import Decoder
+from tta_panda.results.figure import Line, LineFigure, Panel
+from tta_panda.speed.measure import Advance, Report, Row, Settings, Spread
+from tta_panda.speed.workload import draw_pictures, make_classes
+
+_PREDICT = "predict"
+_STREAMS = ("tent+panda", "dmn+panda", _PREDICT)
+_PICTURES = 2_000  # drawn once, and shown again and again
+_READINGS, _WARM_UP = 50, 5  # of speed and memory along a stream; what the first ones say is not counted
+_NOISE = 20.0  # standard deviation, of 255
+
+
+class Course(NamedTuple):
+    """What was read along a stream: images so far, bytes in use, images per second since the reading before."""
+
+    name: str
+    images: list[int]
+    memory: list[int]
+    speed: list[float]
+
+    @property
+    def row(self) -> Row:
+        images, megabytes = self.images[_WARM_UP:], np.array(self.memory[_WARM_UP:]) / 2**20
+        half = _WARM_UP + len(images) // 2
+        first, second = Spread.of(self.speed[_WARM_UP:half]), Spread.of(self.speed[half:])
+        return {
+            "stream": self.name,
+            "images": self.images[-1],
+            "MB": float(np.median(megabytes)),
+            "largest less smallest": float(np.ptp(megabytes)),
+            "MB per 100,000 images": float(np.polyfit(images, megabytes, 1)[0]) * 100_000,
+            "images/s, first half": first.median,
+            "second half": second.median,
+            "±": float(np.hypot(first.margin, second.margin)),
+        }
+
+
+def measure_soak(settings: Settings, advance: Advance) -> Report:
+    """A row for each stream: memory and its range, speed in both halves, without what the beginning costs."""
+    batches = -(-settings.images // settings.batch_size)
+    if batches < _READINGS:
+        raise InvalidInputError(
+            f"A stream is read at {_READINGS} places and needs as many batches: with --batch-size "
+            f"{settings.batch_size}, at least --images {_READINGS * settings.batch_size}, got {settings.images}."
+        )
+    model = load_model(settings.model, settings.device)
+    classifier = make_classes(model, settings.classes)
+    pictures = draw_pictures(min(settings.images, _PICTURES), model.image_size)
+    names = settings.methods or _STREAMS
+    courses = []
+    for name in names:
+        gc.collect()
+        give_back_freed_memory()  # what the stream before needed must not hide what this one does
+        if name == _PREDICT:
+            stream = _predict(classifier, pictures, settings.batch_size)
+        else:
+            stream = _adapt(create_method(name, classifier), pictures, settings.batch_size)
+        with contextlib.closing(stream):
+            courses.append(_follow(name, stream, batches, settings, lambda share: advance(share / len(names))))
+    notes = [
+        f"{model.name}, batches of {settings.batch_size} images, {settings.classes} classes, "
+        f"{torch.get_num_threads()} thread(s), by {settings.clock}; the first {_WARM_UP} of {_READINGS} readings are "
+        "left out."
+    ]
+    return Report([course.row for course in courses], notes, [_figure(courses)])
+
+
+def _adapt(method: Method, pictures: Tensor, batch_size: int) -> Generator[object]:
+    """Adapts to batch after batch, without end, of pictures under noise that is new each time."""
+    generator = torch.Generator().manual_seed(0)
+    for start in itertools.count(step=batch_size):
+        batch = pictures[torch.arange(start, start + batch_size) % len(pictures)]
+        noise = _NOISE * torch.randn(batch.shape, generator=generator)
+        yield method.adapt((batch + noise).clamp_(0, 255).byte())
+
+
+def _predict(classifier: Classifier, pictures: Tensor, batch_size: int) -> Generator[object]:
+    """Reads files and writes rows, batch after batch, as `tta-panda predict` does."""
+    method, decoder = create_method("clip+panda", classifier), Decoder(framing_of(classifier.model))
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [f"{folder}/{place}.png" for place in range(len(pictures))]
+        for path, picture in zip(paths, pictures.permute(0, 2, 3, 1).numpy(), strict=True):
+            Image.fromarray(picture).save(path)
+        job = PredictionJob(method, decoder, batch_size, settings={}, output=Path(folder, "predictions.csv"))
+        job.start()
+        yield from job.run(itertools.cycle(paths))
+
+
+def _follow(name: str, stream: Iterator[object], batches: int, settings: Settings, advance: Advance) -> Course:
+    """Take so many batches of a stream, and read speed and memory on the way."""
+    device = torch.device(settings.device)
+    course = Course(name, [], [], [])
+    done = 0
+    for reading in range(1, _READINGS + 1):
+        due = reading * batches // _READINGS - done
+        start = _now(settings, device)
+        for _ in itertools.islice(stream, due):
+            advance(1 / batches)
+        seconds = _now(settings, device) - start
+        done += due
+        course.images.append(done * settings.batch_size)
+        course.memory.append(memory_in_use(device) or 0)
+        course.speed.append(due * settings.batch_size / seconds)
+    return course
+
+
+def _now(settings: Settings, device: torch.device) -> float:
+    return clock(device) if settings.clock == "time" else time.process_time()
+
+
+def _figure(courses: Sequence[Course]) -> LineFigure:
+    memory = [
+        Line(each.name, each.images, [size / 2**20 for size in each.memory], hue=hue)
+        for hue, each in enumerate(courses)
+    ]
+    speed = [Line(each.name, each.images, each.speed, hue=hue) for hue, each in enumerate(courses)]
+    panels = [Panel("images", "memory of the process (MB)", memory), Panel("images", "images per second", speed)]
+    return LineFigure("Memory and speed along a stream", panels, name="soak")
