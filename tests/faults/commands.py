@@ -40,7 +40,7 @@ class Command:
     settled: str
     compared: tuple[str, ...]
 
-    def arguments(self, inputs: Path, output: Path, *, images: int = 200, workers: int = 2) -> list[str]:
+    def arguments(self, inputs: Path, output: Path, *, images: int = 100, workers: int = 2) -> list[str]:
         filled = {"inputs": inputs, "output": output, "images": images, "workers": workers}
         return [word.format_map(filled) for word in self.line.split()]
 
@@ -51,14 +51,13 @@ class Command:
 COMMANDS = [
     Command(
         "bench",
-        "bench --method clip,tent,dmn --corruption fog,frost,snow --limit {images} --batch-size 20 --workers {workers}"
-        " -o {output}",
+        "bench --method clip,tent,im --corruption fog,snow --limit {images} --batch-size 20 --workers {workers} -o {output}",
         "*.json",
         ("*.json", "tables/*.csv"),
     ),
     Command(
         "reproduce",
-        "reproduce fig-ratio --quick --limit {images} --seed 0 --workers 1 -o {output}",
+        "reproduce fig-ratio --quick --limit 20 --seed 0 --workers 1 -o {output}",
         "records/*.json",
         ("records/*.json", "*/*.csv"),
     ),
@@ -86,10 +85,10 @@ COMMANDS = [
 ]
 
 
-def write_inputs(folder: Path, images: int = 200) -> Path:
+def write_inputs(folder: Path, images: int = 100) -> Path:
     """What the commands work on."""
     write_clean_cifar(folder / "clean", count=10 * images)
-    for index in range(images // 5):
+    for index in range(images // 4):
         write_image(folder / "photos" / f"{index % 4}" / f"{index}.png", 240, 240, seed=index)
     symbols = load_data("glyphs-val-c", "fog", limit=images)
     for index, (image, label) in enumerate(zip(symbols.images, symbols.labels, strict=True)):
