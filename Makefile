@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-faults lint clean
 
 demo: .venv/.installed  ## compare CLIP and Tent with and without Panda on the embedded model and data
 	$(BIN)/tta-panda bench --method clip,tent --limit 1000 --output runs
 
 test: .venv/.installed-for-tests  ## run all tests
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+
+test-faults: .venv/.installed-for-tests  ## kill, interrupt and starve commands: a quarter of an hour
+	$(BIN)/python -m pytest -m faults tests/faults
 
 lint: .venv/.installed-for-tests  ## check style and types
 	$(BIN)/ruff check .

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,12 +18,6 @@ from tta_panda.cli import main
 from tta_panda.evaluation.config import StreamConfig
 from tta_panda.methods import METHODS
 
-COMMAND = [
-    sys.executable,
-    "-c",
-    # A shell's background jobs ignore Ctrl-C, and what they start inherits that.
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from tta_panda.cli import main; main()",
-]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"}
 SMALL = ["--data", "glyphs-val-c", "--limit", "40", "--batch-size", "20"]
 
@@ -276,24 +268,6 @@ def test_weights_that_cannot_be_fetched_name_the_file_to_bring(tta_panda, monkey
     assert outcome.code == 1
     assert "the hub cannot be reached" in outcome.stderr
     assert "--model ViT-B-32-quickgelu:weights/ViT-B-32-quickgelu.safetensors" in outcome.stderr
-
-
-def test_ctrl_c_keeps_what_is_finished(tmp_path):
-    arguments = ["bench", "--method", "clip,tent", "--data", "glyphs-val-c", "--corruption", "all", "-o", tmp_path]
-    with subprocess.Popen(
-        [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
-    ) as process:
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob("*.json")) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Finished runs are in" in errors
-    assert "Traceback" not in errors
-    finished = list(tmp_path.glob("*.json"))
-    assert finished
-    assert all(json.loads(path.read_text())["samples"] == 600 for path in finished)
 
 
 def test_brackets_in_what_a_user_types_are_printed(succeeded):

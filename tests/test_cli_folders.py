@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -120,25 +116,3 @@ def test_workers_do_not_repeat_notes() -> None:
         _prepare_worker(1, {})
         warnings.warn("said while planning", TtaPandaWarning, stacklevel=1)
     assert caught == []
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_corrupt_goes_on_after_an_interruption(tmp_path: Path) -> None:
-    for index in range(40):
-        write_image(tmp_path / "in" / f"{index}.png", 400, 400, seed=index)
-    command = ("corrupt", tmp_path / "in", tmp_path / "out", "--corruption", "glass_blur,zoom_blur", "--workers", "1")
-    script = "import sys; from tta_panda.cli import main; main()"
-    process = subprocess.Popen([sys.executable, "-c", script, *map(str, command)], stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while len(list((tmp_path / "out").rglob("[!.]*.png"))) < 4 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "% of the images are done. The same command goes on from there." in errors
-    first = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("[!.]*.png")}
-    assert 4 <= len(first) < 80
-    assert all(row["images"] == 40 for row in document(*command)["rows"])
-    again = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("[!.]*.png")}
-    assert len(again) == 80
-    assert first.items() <= again.items()

@@ -1,17 +1,15 @@
-"""`tta-panda reproduce` from plan to page, and what a killed process leaves behind."""
+"""`tta-panda reproduce` from plan to page."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from data_files import write_cifar_c, write_clean_cifar
-from test_cli import ENVIRONMENT, Outside
+from test_cli import Outside
 
 from tta_panda.cli import app, main
 from tta_panda.errors import DataError, InvalidInputError
@@ -131,40 +129,6 @@ def test_mistakes_get_a_sentence(monkeypatch, capsys, tmp_path, arguments, messa
     assert ended.value.code == 1
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-KILLER = """
-import os, signal, sys, time
-from pathlib import Path
-import open_clip, tta_panda.evaluation.run, tta_panda.reporting.pages  # once, for all of the children
-from tta_panda.cli import app
-
-folder, *arguments = sys.argv[1:]
-for enough in (9, 20, 40):
-    child = os.fork()
-    if child == 0:
-        app(["reproduce", *arguments, "-o", folder])
-    while len(list(Path(folder).glob("records/*.json"))) < enough:
-        if os.waitpid(child, os.WNOHANG) != (0, 0):
-            sys.exit("it ended too early")
-        time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_killed_three_times_and_as_if_nothing_had_happened(tmp_path):
-    arguments = ["fig-ratio", "--quick", *SMALL]  # 64 runs, half of which share passes
-    disturbed, undisturbed = tmp_path / "disturbed", tmp_path / "undisturbed"
-    command = [sys.executable, "-c", KILLER, str(disturbed), *arguments]
-    subprocess.run(command, check=True, capture_output=True, env=ENVIRONMENT, timeout=300)
-    before = {path: path.stat().st_mtime_ns for path in disturbed.glob("records/*.json")}
-    assert 40 <= len(before) < 64
-    reproduce(*arguments, "-o", disturbed)
-    reproduce(*arguments, "-o", undisturbed)
-    assert files(disturbed, "csv") == files(undisturbed, "csv") != {}
-    assert before.items() <= {path: path.stat().st_mtime_ns for path in disturbed.glob("records/*.json")}.items()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot forget an earlier peak")

@@ -20,8 +20,8 @@ from data_files import write_clean_cifar
 from tta_panda.data import DATASETS
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.data.fetch import download
-from tta_panda.data.fetch.lock import locked
 from tta_panda.data.fetch.make import make_corrupted
+from tta_panda.data.lock import locked
 from tta_panda.errors import DataError, UnknownNameError
 
 

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -30,8 +25,6 @@ from tta_panda.prediction.summary import Summary
 from tta_panda.prediction.watch import watch_folder
 
 CLASSES = ",".join(VALIDATION_CLASSES)
-KILLS = int(os.environ.get("TTA_PANDA_KILLS", "2"))
-"""How often the test of interruptions kills a run; 15 were tried before a release."""
 
 
 @pytest.fixture(scope="session")
@@ -375,29 +368,3 @@ def test_a_folder_is_watched_until_nothing_comes(glyph_files, tmp_path):
     output = tmp_path / "out.jsonl"
     invoke("--watch", watched, "--until-idle", 1.5, "--classes", CLASSES, "-o", output)
     assert {Path(row["path"]).name for row in read_rows(output)} == {path.name for path in watched.iterdir()}
-
-
-def test_a_run_that_is_killed_again_and_again_gives_the_same_file(glyph_files, tmp_path):
-    command = [sys.executable, "-m", "tta_panda", "predict", str(glyph_files), "--method", "tent+panda"]
-    command += ["--batch-size", "2", "--order", "shuffled", "--set", "lr=0.01"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-    def start(name, *more):
-        own = ["-o", str(tmp_path / f"{name}.csv"), "--state", str(tmp_path / f"{name}.state"), *more]
-        return subprocess.Popen(command + own, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-    assert start("undisturbed").wait(300) == 0
-    rng = random.Random(0)
-    output = tmp_path / "killed.csv"
-    goals = sorted(rng.uniform(0, 1) for _ in range(KILLS))
-    size = (tmp_path / "undisturbed.csv").stat().st_size
-    for goal in goals:
-        process = start("killed", *(["--resume"] if output.exists() else []))
-        while process.poll() is None and (not output.exists() or output.stat().st_size < goal * size):
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    final = start("killed", "--resume")
-    assert final.wait(300) == 0, final.stderr.read().decode()
-    assert output.read_bytes() == (tmp_path / "undisturbed.csv").read_bytes()
-    assert_same_state(tmp_path / "killed.state", tmp_path / "undisturbed.state")

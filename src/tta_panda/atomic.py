@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from tta_panda.errors import StoreError
 
 _PART = ".part"
+_PART_NAME = re.compile(rf"\.(?P<stem>.*)\.[0-9a-f]{{16}}{re.escape(_PART)}(\..*)?", re.DOTALL)
 
 
 @contextlib.contextmanager
@@ -44,14 +46,24 @@ def _as_bytes(content: str | bytes) -> bytes:
 
 
 @contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Have a failure to write a result be a `StoreError`."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"Cannot write {path} ({error.strerror or error}). What was written before is kept: make room there, or "
+            "choose another place, and run the command again."
+        ) from error
+
+
+@contextlib.contextmanager
 def saving(path: Path) -> Iterator[Path]:
     """`atomic_path` for a result: makes the folders that it lies in, and a failure is a `StoreError`."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as part:
             yield part
-    except OSError as error:
-        raise StoreError(f"Cannot write {path} ({error.strerror or error}).") from error
 
 
 def save_file(path: Path, content: str | bytes) -> Path:
@@ -71,8 +83,12 @@ def make_writable(folder: Path, purpose: str, advice: str) -> None:
         raise StoreError(f"Cannot {purpose} {folder} ({error.strerror or error}). {advice}") from error
 
 
-def remove_parts(folder: Path, of: Path | None = None) -> None:
-    """Delete temporary files of killed processes, all or those of one file; no other process may be writing these."""
-    for part in folder.glob(f".*{_PART}*"):
-        if of is None or part.name.startswith(f".{of.stem}."):
+def remove_parts(folder: Path, of: Path | None = None, *, nested: bool = False) -> None:
+    """Delete temporary files of killed processes, all or those of one file; no other process may be writing these.
+
+    With `nested`, those in the folders below, too.
+    """
+    for part in folder.glob(f"{'**/' if nested else ''}.*{_PART}*"):
+        name = _PART_NAME.fullmatch(part.name)
+        if name and (of is None or name["stem"] == of.stem):
             part.unlink(missing_ok=True)

@@ -67,12 +67,17 @@ def worker_pool(
     context = multiprocessing.get_context("spawn")
     others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(workers, context, _start_worker, (shared, initializer))
+
+    def pool_map(function: Callable[[Any, Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
+        with _interruptions_held():  # here processes start
+            return pool.map(functools.partial(_call, function), tasks)
+
     try:
-        yield lambda function, tasks: pool.map(functools.partial(_call, function), tasks)
+        yield pool_map
     except KeyboardInterrupt:
         for process in multiprocessing.active_children():
             if process not in others:
-                process.terminate()  # do not wait for unfinished work
+                process.kill()  # do not wait for unfinished work
         raise
     except BrokenProcessPool as error:
         raise DataError(
@@ -83,6 +88,23 @@ def worker_pool(
         pool.shutdown(cancel_futures=True)
 
 
+_INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
+"""Terminals and schedulers send these to all processes of a command; the main one ends the others."""
+
+
+@contextlib.contextmanager
+def _interruptions_held() -> Iterator[None]:
+    """Spare the processes that this block starts all interruptions, from their first moment on."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTIONS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 _shared: Any = None  # set in worker processes only
 
 
@@ -91,7 +113,8 @@ def _start_worker(shared: Any, initializer: Callable[[], None] | None) -> None:
 
     global _shared
     _shared = shared
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interruptions
+    for interruption in _INTERRUPTIONS:
+        signal.signal(interruption, signal.SIG_IGN)
     cv2.setNumThreads(1)  # the processes share the cores already
     keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -12,10 +12,12 @@ from tta_panda import __version__
 from tta_panda.allocator import keep_freed_memory
 from tta_panda.cli import bench, corrupt, data, doctor, explore, ls, predict, report, reproduce, run, speed, views
 from tta_panda.cli.common import say
+from tta_panda.cli.interruptions import InterruptibleGroup, catch_sigterm
 from tta_panda.errors import TtaPandaError, TtaPandaWarning
 
 app = typer.Typer(
     name="tta-panda",
+    cls=InterruptibleGroup,
     help="Test-time adaptation of CLIP with negative data augmentation.",
     no_args_is_help=True,
     add_completion=False,
@@ -61,6 +63,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # not every terminal or pipe can encode Δ
     keep_freed_memory()
+    catch_sigterm()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_note

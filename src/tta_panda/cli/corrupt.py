@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tta_panda.cli.common import JsonOption, numbers, print_json, print_rows, say, words
+from tta_panda.cli.interruptions import keeping
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.progress import make_console, make_progress
 
@@ -59,7 +60,8 @@ def corrupt(
     elif source is None or target is None:
         raise InvalidInputError("Two folders are needed: tta-panda corrupt IN OUT --corruption fog,snow --severity 3,5")
     else:
-        skipped = _corrupt(source, target, names, severities or [5], as_json, clean=clean, workers=workers, **how)
+        with keeping(f"Finished images are in {target}; the same command goes on from there."):
+            skipped = _corrupt(source, target, names, severities or [5], as_json, clean=clean, workers=workers, **how)
         raise typer.Exit(int(skipped and not skip_broken))
 
 
@@ -72,20 +74,15 @@ def _corrupt(
     from tta_panda.escapes import path_text
 
     with make_progress(f"corrupting {path_text(source.name)}", total=1.0) as progress:
-        try:
-            done, skipped = corrupt_folder(
-                source.expanduser(),
-                target.expanduser(),
-                names,
-                severities,
-                clean=clean,
-                advance=partial(progress.advance, progress.task_ids[0]),
-                **how,
-            )
-        except KeyboardInterrupt:
-            share = f"{progress.tasks[0].percentage:.0f} % of the images are done"
-            typer.echo(f"Interrupted: {share}. The same command goes on from there.", err=True)
-            raise typer.Exit(130) from None
+        done, skipped = corrupt_folder(
+            source.expanduser(),
+            target.expanduser(),
+            names,
+            severities,
+            clean=clean,
+            advance=partial(progress.advance, progress.task_ids[0]),
+            **how,
+        )
     made = [(name, severity, target / name / str(severity)) for name in names for severity in severities]
     made += [(CLEAN, 0, target)] if clean else []
     rows = [

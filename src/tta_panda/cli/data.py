@@ -9,6 +9,7 @@ import typer
 
 from tta_panda.cli.common import JsonOption, numbers, words
 from tta_panda.cli.corrupt import CorruptionOption, FrostOption, SeedOption, WorkersOption, show
+from tta_panda.cli.interruptions import keeping
 from tta_panda.progress import make_progress
 
 app = typer.Typer(no_args_is_help=True, help="Make, fetch and check data sets on disk.")
@@ -29,9 +30,10 @@ def make(
     as_json: JsonOption = False,
 ) -> None:
     """Make a corrupted data set in the published layout. Existing files are kept; only what is missing is made."""
-    from tta_panda.data.fetch.make import make_corrupted
+    kept = f"Finished files are in {output}; the same command makes the others."
+    with keeping(kept), make_progress("starting", total=1.0) as progress:
+        from tta_panda.data.fetch.make import make_corrupted
 
-    with make_progress("starting", total=1.0) as progress:
         rows = make_corrupted(
             name,
             clean.expanduser(),
@@ -60,9 +62,10 @@ def download(
     as_json: JsonOption = False,
 ) -> None:
     """Fetch a published data set, verify and unpack it. After an interruption, run the command again to resume."""
-    from tta_panda.data.fetch.download import download as fetch
+    kept = f"What has arrived is in {output}; the same command fetches the rest."
+    with keeping(kept), make_progress("connecting", total=None, in_bytes=True) as progress:
+        from tta_panda.data.fetch.download import download as fetch
 
-    with make_progress("connecting", total=None, in_bytes=True) as progress:
         rows = fetch(
             name,
             output.expanduser(),

@@ -84,6 +84,12 @@ class PredictOptions:
     )
     as_json: JsonOption = False
 
+    @property
+    def kept(self) -> str:
+        if self.output is None:
+            return "Nothing is kept; with --output FILE, --resume can go on."
+        return f"What is predicted is in {self.output}; the same command with --resume goes on from there."
+
 
 @takes_options
 def predict(
@@ -113,13 +119,8 @@ def predict(
         seen |= job.predicted()
     collected: list[Row] = []
     show = collected.extend if options.as_json else row_printer(options.output)
-    try:
-        with _ended_by_ctrl_c(stop) if options.watch else nullcontext():
-            _run(options, job, pictures, total, show)
-    except KeyboardInterrupt:
-        goes_on = f" They are in {options.output}; the same command with --resume goes on." if options.output else ""
-        say(f"Interrupted. Pictures predicted: {job.summary.pictures:,}.{goes_on}")
-        raise typer.Exit(130) from None
+    with _ended_by_signals(stop) if options.watch else nullcontext():
+        _run(options, job, pictures, total, show)
     page = _page(options, job, pictures)
     if options.as_json:
         files = {"output": options.output and str(options.output), "page": page and str(page)}
@@ -249,13 +250,14 @@ def _pictures(
 
 
 @contextmanager
-def _ended_by_ctrl_c(stop: threading.Event) -> Iterator[None]:
-    """Set `stop` on Ctrl-C, so that watching a folder ends after the batch that is under way."""
-    before = signal.signal(signal.SIGINT, lambda _signal, _frame: stop.set())
+def _ended_by_signals(stop: threading.Event) -> Iterator[None]:
+    """Set `stop` on Ctrl-C and SIGTERM, so that watching a folder ends after the batch that is under way."""
+    before = {each: signal.signal(each, lambda *_: stop.set()) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _page(options: PredictOptions, job: PredictionJob, pictures: Iterable[str | Pause]) -> Path | None:

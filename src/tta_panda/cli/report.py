@@ -66,7 +66,7 @@ def write_report(records: Sequence[RunRecord], comparisons: Sequence[Comparison]
 
     folder = page.parent / "tables"
     for stale in folder.glob("comparison*"):
-        stale.unlink()
+        stale.unlink(missing_ok=True)  # another process may be writing the same report
     sections = []
     for index, comparison in enumerate(comparisons, 1):
         name = f"comparison-{index}" if len(comparisons) > 1 else "comparison"

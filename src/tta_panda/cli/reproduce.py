@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tta_panda.cli.common import JsonOption, numbers, print_json, words
-from tta_panda.cli.runs import CommonOptions, exit_code, run_with_progress, stream_options, takes_options
+from tta_panda.cli.runs import (
+    CommonOptions,
+    OutputOption,
+    exit_code,
+    run_with_progress,
+    stream_options,
+    takes_options,
+)
 from tta_panda.errors import DataError, InvalidInputError, ModelLoadError
 from tta_panda.escapes import printable
 from tta_panda.progress import make_console
@@ -53,9 +60,7 @@ class ReproduceOptions(
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer images, seeds, corruptions and grid points: takes minutes.")
     ] = False
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for records, tables, figures, report.")] = Path(
-        "reproduction"
-    )
+    output: OutputOption = Path("reproduction")
 
     def setups(self) -> list[Setup]:
         """One for each benchmark."""

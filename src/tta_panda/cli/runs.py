@@ -13,6 +13,7 @@ import typer
 from rich.filesize import decimal
 
 from tta_panda.cli.common import numbers, say, words
+from tta_panda.cli.interruptions import keeping
 from tta_panda.escapes import printable
 from tta_panda.evaluation.config import EMBEDDED, StreamConfig
 from tta_panda.progress import make_progress
@@ -44,6 +45,9 @@ def stream_options(*omitted: str) -> type:
     return make_dataclass("StreamOptions", options, frozen=True)
 
 
+OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for records, tables, figures, report.")]
+
+
 @dataclass(frozen=True)
 class CommonOptions:
     """What to run on besides the stream, and where."""
@@ -71,6 +75,11 @@ class CommonOptions:
         Path | None,
         typer.Option("--cache", help="Folder for encoded features: methods that do not train encode nothing twice."),
     ] = None
+    output: OutputOption = Path("runs")
+
+    @property
+    def kept(self) -> str:
+        return f"Finished runs are in {self.output}; the same command goes on from there."
 
     def sources(self, preset: Preset | None) -> Sources:
         """Where model and data are found; `preset` knows the model where none is named."""
@@ -107,9 +116,6 @@ class RunOptions(CommonOptions, stream_options()):  # type: ignore[misc]
         list[str] | None,
         typer.Option("--set", help="Option of a method or its debiasing, as name=value; repeatable."),
     ] = None
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for records, tables and report.")] = Path(
-        "runs"
-    )
 
     def named_preset(self) -> Preset | None:
         from tta_panda.methods.presets import get_preset
@@ -140,20 +146,15 @@ class RunOptions(CommonOptions, stream_options()):  # type: ignore[misc]
 
 def run_with_progress(runner: Runner, configs: Sequence[RunConfig]) -> Outcome:
     """Make these runs, with progress on stderr, and say there what gave no record."""
-    try:
-        with make_progress("starting", total=len(configs)) as progress:
-            task = progress.task_ids[0]
+    with make_progress("starting", total=len(configs)) as progress:
+        task = progress.task_ids[0]
 
-            def advance(running: Sequence[RunConfig], share: float) -> None:
-                names = ", ".join(dict.fromkeys(config.method.name for config in running))
-                description = f"{running[0].stream.corruption}: {names}"
-                progress.update(task, description=printable(description), advance=share * len(running))
+        def advance(running: Sequence[RunConfig], share: float) -> None:
+            names = ", ".join(dict.fromkeys(config.method.name for config in running))
+            description = f"{running[0].stream.corruption}: {names}"
+            progress.update(task, description=printable(description), advance=share * len(running))
 
-            outcome = runner.run(configs, advance)
-    except KeyboardInterrupt:
-        message = f"Interrupted. Finished runs are in {runner.store.root}; the same command goes on from there."
-        typer.echo(message, err=True)
-        raise typer.Exit(130) from None
+        outcome = runner.run(configs, advance)
     not_run = outcome.unavailable | outcome.unreadable
     for reason in dict.fromkeys(not_run.values()):  # once for all that share it
         names = [name for name, why in not_run.items() if why == reason]
@@ -184,7 +185,10 @@ def plain_and_debiased(names: str) -> list[str]:
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace a command's parameter `options` by the options that its class declares."""
+    """Replace a command's parameter `options` by the options that its class declares.
+
+    The class also says, as `kept`, what an interruption leaves.
+    """
     own_hints = typing.get_type_hints(command, include_extras=True)
     options_class: Any = own_hints["options"]
     declared = fields(options_class)
@@ -192,7 +196,8 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
 
     def with_options(**arguments: Any) -> None:
         options = options_class(**{option.name: arguments.pop(option.name) for option in declared})
-        command(options=options, **arguments)
+        with keeping(options.kept):
+            command(options=options, **arguments)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "options"]

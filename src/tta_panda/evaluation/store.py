@@ -73,7 +73,7 @@ class RunStore:
 
     def divergences(self, configs: Iterable[RunConfig] | None = None) -> dict[str, Divergence]:
         """What is remembered of these runs that diverged, or of all, by key. What cannot be read is forgotten."""
-        paths = self.root.glob("*.diverged") if configs is None else map(self.divergence_path, configs)
+        paths = self.root.glob("[!.]*.diverged") if configs is None else map(self.divergence_path, configs)
         found = {}
         for path in paths:
             with contextlib.suppress(FileNotFoundError, ValidationError):

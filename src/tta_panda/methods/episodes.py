@@ -45,6 +45,7 @@ class EpisodicMethod(ViewMethod):
         check_range("steps", steps, 1)
         self.lr = lr
         self.steps = steps
+        self.add_state("skipped_steps", 0)
 
     @abstractmethod
     def logits(self, features: Tensor, tuned: Tensor) -> Tensor:
@@ -61,13 +62,20 @@ class EpisodicMethod(ViewMethod):
     def _solve(self, kept: Tensor, plain: Tensor, bias: Tensor | float) -> Tensor:
         """Logits (b, K) of plain images (b, 1, D), tuned on their confident views (b, n, D).
 
-        AdamW works number by number and the losses do not share any, so stacking images changes nothing.
+        AdamW works number by number and the losses do not share any, so stacking images changes nothing. An image whose
+        gradient is NaN or infinite stays as it is.
         """
         tuned = self.start.expand(len(kept), *self.start.shape).clone().requires_grad_(True)
         optimizer = torch.optim.AdamW([tuned], lr=self.lr, weight_decay=0.01)
         for _ in range(self.steps):
             with torch.enable_grad():
                 loss = marginal_entropy(self.logits(kept, tuned) + bias).sum()
-            tuned.grad = torch.autograd.grad(loss, tuned)[0]
+            gradient = torch.autograd.grad(loss, tuned)[0]
+            broken = ~gradient.flatten(1).sum(dim=1).isfinite()  # (b,), of images whose step is left out
+            untouched = tuned.detach()[broken]
+            gradient[broken] = 0.0
+            tuned.grad = gradient
             optimizer.step()
+            tuned[broken] = untouched  # AdamW shrinks weights even without a gradient
+            self.skipped_steps += int(broken.sum())
         return self.logits(plain, tuned.detach())[:, 0] + bias

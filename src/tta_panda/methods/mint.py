@@ -57,9 +57,9 @@ class Mint(TrainedMethod):
             _accumulate(self.sums, self.counts, encoded.features.detach(), predicted)
             loss = self._loss(encoded.features, predicted)
             loss.backward()
-        if self.is_finite(loss):
+        if self.can_follow(loss):
             self._average_gradients()
-        self.follow_gradients(loss)
+            self.follow_gradients(loss)
         with torch.no_grad():
             encoded, predicted = self._predict(batch)
             _accumulate(self.adapted_sums, self.adapted_counts, F.normalize(encoded.features, dim=-1), predicted)

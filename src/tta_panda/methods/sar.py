@@ -73,16 +73,18 @@ class SAR(TrainedMethod):
             kept = (entropies < self.entropy_margin).nonzero()[:, 0]
             if len(kept):
                 self.optimizer.zero_grad()
-                entropies[kept].mean().backward()
+                loss = entropies[kept].mean()
+                loss.backward()
                 if self.follows_reference:  # whose second pass draws negatives anew
                     batch = dataclasses.replace(batch, negatives=self.features.draw(batch.images))
-                self._sharpness_aware_step(batch.select(kept))
+                if self.can_follow(loss):
+                    self._sharpness_aware_step(batch.select(kept))
         return logits
 
     def _sharpness_aware_step(self, reliable: Batch) -> None:
         with moved_uphill(list(self.adapted.values()), self.rho):
             entropies = entropy(self.logits(reliable))
-            entropies = entropies[entropies < self.entropy_margin]
+            entropies = entropies[~(entropies >= self.entropy_margin)]  # what is no number shows in the loss
             self.optimizer.zero_grad()
             if not len(entropies):
                 return

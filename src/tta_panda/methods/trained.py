@@ -124,18 +124,19 @@ class TrainedMethod(Method):
 
     def follow_gradients(self, loss: Tensor) -> bool:
         """One update with the gradients that are there, unless the loss or any of these is NaN or infinite."""
-        is_finite = self.is_finite(loss)
-        if is_finite:
+        can_step = self.can_follow(loss)
+        if can_step:
             self.optimizer.step()
-        else:
-            self.skipped_steps += 1
         self.optimizer.zero_grad()
-        return is_finite
+        return can_step
 
-    def is_finite(self, loss: Tensor) -> bool:
-        """Whether the loss and all gradients are numbers."""
+    def can_follow(self, loss: Tensor) -> bool:
+        """Whether the loss and all gradients are numbers; where they are not, the step is left out, and counted."""
         gradients = [p.grad for p in self.adapted.values() if p.grad is not None]
-        return bool(torch.stack([value.isfinite().all() for value in (loss, *gradients)]).all())  # a GPU waits once
+        values = torch.stack([value.isfinite().all() for value in (loss, *gradients)])  # so that a GPU waits once
+        is_finite = bool(values.all())
+        self.skipped_steps += not is_finite
+        return is_finite
 
     def _adapt_batch(self, batch: Batch) -> Tensor:
         logits = self._adapt(batch)

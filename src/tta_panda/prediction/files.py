@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tta_panda.atomic import atomic_path
+from tta_panda.atomic import saving, writing
 from tta_panda.errors import InvalidInputError, StoreError
 from tta_panda.escapes import path_text
 from tta_panda.prediction.predict import Prediction
@@ -51,23 +51,23 @@ class PredictionFile(ABC):
 
     def __init__(self, path: Path, size: int | None = None):
         self.path = path
-        self.growing = self._growing()
-        try:
+        self.growing = self.growing_of(path)
+        with writing(self.growing):
             self.growing.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.growing.open("wb" if size is None else "rb+")
+            # Without a buffer: what a full disk does not take would be tried once more when the file is closed.
+            self._file = self.growing.open("wb" if size is None else "rb+", buffering=0)
             if size is None:
-                self._file.write(self.head().encode())
+                self._append(self.head())
             elif self._file.seek(0, os.SEEK_END) < size:
                 raise StoreError(f"{self.growing} is shorter than its checkpoint says. Delete both and begin anew.")
             else:
                 self._file.truncate(size)
                 self._file.seek(size)
-        except OSError as error:
-            raise StoreError(f"Cannot write {self.growing} ({error.strerror or error}).") from error
 
-    def _growing(self) -> Path:
+    @classmethod
+    def growing_of(cls, path: Path) -> Path:
         """Where rows are written while there are more to come."""
-        return self.path
+        return path
 
     def head(self) -> str:
         return ""
@@ -78,13 +78,19 @@ class PredictionFile(ABC):
 
     def write(self, rows: Iterable[Row]) -> int:
         """Append rows. When this returns, a killed process does not lose them; the size of the file is returned."""
-        self._file.write("".join(map(self.line, rows)).encode())
-        self._file.flush()
-        return self._file.tell()
+        with writing(self.growing):
+            self._append("".join(map(self.line, rows)))
+            return self._file.tell()
+
+    def _append(self, text: str) -> None:
+        left = memoryview(text.encode())
+        while left:
+            left = left[self._file.write(left) :]
 
     def sync(self) -> None:
         """Not even a power failure loses what was written."""
-        os.fsync(self._file.fileno())
+        with writing(self.growing):
+            os.fsync(self._file.fileno())
 
     def finish(self) -> None:
         """Complete the file: there are no more rows."""
@@ -113,8 +119,9 @@ class ParquetFile(JsonLinesFile):
         self._arrow = import_pyarrow()
         super().__init__(path, size)
 
-    def _growing(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.jsonl")
+    @classmethod
+    def growing_of(cls, path: Path) -> Path:
+        return path.with_name(f"{path.name}.jsonl")
 
     def finish(self) -> None:
         super().finish()
@@ -124,7 +131,7 @@ class ParquetFile(JsonLinesFile):
         types = {"probability": number, "margin": number, "plain_probability": number, "top": top}
         schema = pa.schema([(name, types.get(name, text)) for name in COLUMNS])
         with (
-            atomic_path(self.path) as part,
+            saving(self.path) as part,
             pa.parquet.ParquetWriter(part, schema) as writer,
             self.growing.open() as lines,
         ):

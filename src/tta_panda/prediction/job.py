@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tta_panda.atomic import remove_parts
+from tta_panda.atomic import make_writable, remove_parts
 from tta_panda.data.dataset import UNLABELLED
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.methods.base import Method
@@ -63,12 +63,15 @@ class PredictionJob:
 
     def start(self, *, resume: bool = False) -> None:
         """Open the output, anew or where an interrupted job stopped, unless it is complete already."""
-        if self.state is not None and self.state.exists():
-            self.method.load_state_dict(read_state(self.state)[0])
+        if self.state is not None:
+            make_writable(self.state.parent, "write the state to", "Choose another --state.")
+            if self.state.exists():
+                self.method.load_state_dict(read_state(self.state)[0])
         if self.output is None or self.checkpoint is None:
             return
         make_file, is_unfinished = file_format(self.output), self.checkpoint.exists()
         if resume and not is_unfinished and self.output.exists():
+            self._remove_growing(make_file)
             return
         if is_unfinished and not resume:
             raise InvalidInputError(
@@ -76,8 +79,9 @@ class PredictionJob:
             )
         if self.output.exists() and not is_unfinished:
             raise InvalidInputError(f"{self.output} exists; choose another --output, or delete it.")
+        for path in filter(None, (self.output, self.checkpoint, self.state)):
+            remove_parts(path.parent, path)
         if is_unfinished:
-            remove_parts(self.checkpoint.parent, self.checkpoint)
             self._file = make_file(self.output, self._load(self.checkpoint))
         else:
             self._save(None)  # before the file: one without a checkpoint is complete
@@ -171,8 +175,12 @@ class PredictionJob:
             write_state(self.state, self.method)
         if self._file is not None and self.checkpoint is not None:
             self.checkpoint.unlink()
-            if self._file.growing != self.output:
-                self._file.growing.unlink()
+            self._remove_growing(type(self._file))
+
+    def _remove_growing(self, kind: type[PredictionFile]) -> None:
+        assert self.output is not None
+        if (growing := kind.growing_of(self.output)) != self.output:
+            growing.unlink(missing_ok=True)
 
 
 def _chained(digest: str, path: str) -> str:

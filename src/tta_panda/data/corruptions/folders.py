@@ -6,6 +6,7 @@ earlier call with the same settings has made is not made again, unless the image
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,11 +18,12 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from tta_panda.atomic import atomic_path, write_atomically
+from tta_panda.atomic import atomic_path, remove_parts, write_atomically
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import corrupt, expand_corruptions, image_rng
 from tta_panda.data.corruptions.frost import FrostTextures, load_frost_textures, textures_name
 from tta_panda.data.corruptions.severity import PARAMETER_SETS
+from tta_panda.data.lock import locked
 from tta_panda.data.read.folders import CLASS_LIST
 from tta_panda.data.read.listing import Found, images_in
 from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning, UnknownNameError
@@ -59,17 +61,15 @@ def corrupt_folder(
     images = _images(source, target)
     job = _Job(source, target, names, tuple(dict.fromkeys(severities)), seed, parameters, textures)
     skipped = {}
-    try:
+    with locked(target, "another OUT"), worker_pool(workers, job) as pool_map:
+        remove_parts(target, nested=True)
         _write_notes(job, frost)
         if (source / CLASS_LIST).is_file():
             write_atomically(target / CLASS_LIST, (source / CLASS_LIST).read_bytes())
-        with worker_pool(workers, job) as pool_map:
-            for image, error in zip(images, pool_map(_corrupt_file, images), strict=True):
-                if error is not None:
-                    skipped[path_text(image)] = error
-                advance(1 / len(images))
-    except OSError as error:
-        raise DataError(f"Cannot write to {target} ({error.strerror or error}). Choose another OUT.") from error
+        for image, error in zip(images, pool_map(_corrupt_file, images), strict=True):
+            if error is not None:
+                skipped[path_text(image)] = error
+            advance(1 / len(images))
     return len(images) - len(skipped), skipped
 
 
@@ -119,7 +119,6 @@ class _Job(NamedTuple):
 
 def _write_notes(job: _Job, frost: Path | None) -> None:
     """Say beside each corruption's folder how it is made; it is a `DataError` if it was made otherwise before."""
-    job.target.mkdir(parents=True, exist_ok=True)
     for name in job.names:
         settings: dict[str, Any] = {"images": path_text(job.source.resolve())}
         if name != CLEAN:
@@ -140,19 +139,20 @@ def _write_notes(job: _Job, frost: Path | None) -> None:
 def _corrupt_file(job: _Job, relative: str) -> str | None:
     """Write what is missing of one image; returns the message of an error, if there was one."""
     path = job.source / relative
-    missing = [output for output in job.outputs(relative) if not _is_newer(output[2], path)]
+    missing = [output for output in job.outputs(relative) if not _is_up_to_date(output[2], path)]
     if not missing:
         return None
     try:
         image = read_image(path)
         for name, severity, output in missing:
-            if name == CLEAN:
-                _copy(path, output)
-                continue
-            # Each path has its own random numbers, so adding images does not change the others.
-            rng = image_rng(job.seed, name, severity, zlib.crc32(os.fsencode(relative)))
-            made = corrupt(image, name, severity, rng=rng, parameters=job.parameters, frost_textures=job.textures)
-            save_image(output, Image.fromarray(made))
+            with _output_of(path, output) as part:
+                if name == CLEAN:
+                    shutil.copyfile(path, part)
+                    continue
+                # Each path has its own random numbers, so adding images does not change the others.
+                rng = image_rng(job.seed, name, severity, zlib.crc32(os.fsencode(relative)))
+                made = corrupt(image, name, severity, rng=rng, parameters=job.parameters, frost_textures=job.textures)
+                _save(part, Image.fromarray(made))
     except BrokenImageError as error:
         return error.reason
     except (DataError, InvalidInputError) as error:
@@ -160,18 +160,26 @@ def _corrupt_file(job: _Job, relative: str) -> str | None:
     return None
 
 
-def _is_newer(output: Path, path: Path) -> bool:
+def _is_up_to_date(output: Path, path: Path) -> bool:
     return output.is_file() and output.stat().st_mtime_ns >= path.stat().st_mtime_ns
 
 
-def _copy(path: Path, output: Path) -> None:
+@contextlib.contextmanager
+def _output_of(path: Path, output: Path) -> Iterator[Path]:
+    """Where to write what is made of an image; it is up to date then, even if the image is from the future."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(output) as part:
-        shutil.copyfile(path, part)
+        yield part
+        if not _is_up_to_date(part, path):
+            os.utime(part, ns=(changed := path.stat().st_mtime_ns, changed))
 
 
 def save_image(path: Path, image: Image.Image) -> None:
     """Save an image in the format of its suffix: JPEG with the quality of ImageNet-C, others without loss."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as part:
-        image.save(part, **_SAVING.get(path.suffix.lower(), {}))
+        _save(part, image)
+
+
+def _save(path: Path, image: Image.Image) -> None:
+    image.save(path, **_SAVING.get(path.suffix.lower(), {}))

@@ -7,12 +7,13 @@ the file, and extended after it. A crash in between costs time, but the note sta
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.format import open_memmap
+from numpy.lib.format import write_array_header_1_0
 from numpy.typing import NDArray
 
 from tta_panda import __version__
@@ -57,17 +58,22 @@ class CorruptionFile:
         kept = self.severities()
         if not kept:
             self._write_note([])
-        with atomic_path(self.path) as part:
-            array = open_memmap(part, mode="w+", dtype=np.uint8, shape=self._shape)
+        with atomic_path(self.path) as part, part.open("wb") as file:
+            # Not a memory map: where the disk is full, writing to one ends the process without a word.
+            write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": self._shape})
+            start = file.tell()
+            file.truncate(start + math.prod(self._shape))
+
+            def put(severity: int, index: int, images: Images) -> None:
+                file.seek(start + (self.rows * (severity - 1) + index) * math.prod(self._shape[1:]))
+                file.write(images.tobytes())
+
             for severity in kept:
                 first = self.rows * (severity - 1)
-                array[first : first + self.rows] = open_array(self.path)[first : first + self.rows]
+                put(severity, 0, open_array(self.path)[first : first + self.rows])
             for severity, index, images in parts:
-                first = self.rows * (severity - 1) + index
-                array[first : first + len(images)] = images
+                put(severity, index, images)
                 advance()
-            array.flush()
-            del array  # an open file cannot be renamed on Windows
         self._write_note(sorted({*kept, *severities}))
 
     def _write_note(self, severities: list[int]) -> None:

@@ -14,8 +14,8 @@ import requests
 from tta_panda.data import DATASETS
 from tta_panda.data.corruptions import ALL_CORRUPTIONS
 from tta_panda.data.fetch.check import file_md5
-from tta_panda.data.fetch.lock import locked
 from tta_panda.data.fetch.unpack import unpack
+from tta_panda.data.lock import locked
 from tta_panda.data.read.cifar import LABELS, note_path
 from tta_panda.data.read.folders import shortened
 from tta_panda.data.source import Archive

@@ -15,7 +15,7 @@ from tta_panda.data import DATASETS
 from tta_panda.data.corruptions import corrupt_batch, expand_corruptions
 from tta_panda.data.corruptions.frost import load_frost_textures, textures_name
 from tta_panda.data.fetch.corruption_file import CorruptionFile
-from tta_panda.data.fetch.lock import locked
+from tta_panda.data.lock import locked
 from tta_panda.data.read.cifar import LABELS, SEVERITIES, CorruptedCifar, open_array
 from tta_panda.errors import DataError, UnknownNameError
 from tta_panda.workers import worker_pool

@@ -1,0 +1,188 @@
+"""The commands that go on after an interruption, as rows of a table, and what two runs of one must have in common."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_files import write_clean_cifar, write_image
+from PIL import Image
+
+from tta_panda.data import load_data
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"}
+_MEASURED = ("seconds", "images_per_second", "peak_memory")
+"""Fields of a record that no two runs have in common."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that finishes what a killed process has left.
+
+    Args:
+        line: what is typed, with {inputs} and {output} for two folders, {images} per stream and {workers}.
+        settled: wildcard of the files in the output that appear complete and never change.
+        compared: wildcards of the files that two runs have in common. Those of hidden files say that a command removes
+            what a killed process was writing; another one may be writing to a folder of records.
+    """
+
+    name: str
+    line: str
+    settled: str
+    compared: tuple[str, ...]
+
+    def arguments(self, inputs: Path, output: Path, *, images: int = 100, workers: int = 2) -> list[str]:
+        filled = {"inputs": inputs, "output": output, "images": images, "workers": workers}
+        return [word.format_map(filled) for word in self.line.split()]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+COMMANDS = [
+    Command(
+        "bench",
+        "bench --method clip,tent,im --corruption fog,snow --limit {images} --batch-size 20 --workers {workers} -o {output}",
+        "*.json",
+        ("*.json", "tables/*.csv"),
+    ),
+    Command(
+        "reproduce",
+        "reproduce fig-ratio --quick --limit 20 --seed 0 --workers 1 -o {output}",
+        "records/*.json",
+        ("records/*.json", "*/*.csv"),
+    ),
+    Command(
+        "data make",
+        "data make cifar10-c --from {inputs}/clean -o {output} --severity 3,5 --workers {workers}"
+        " --corruption fog,contrast,motion_blur,snow,shot_noise,frost",
+        "*/*.npy",
+        ("*/*", "*/.*"),
+    ),
+    Command(
+        "corrupt",
+        "corrupt {inputs}/photos {output} --clean --severity 3,5 --workers {workers}"
+        " --corruption fog,glass_blur,snow,zoom_blur",
+        "**/*.png",
+        ("**/*", "**/.*"),
+    ),
+    Command(
+        "predict --state",
+        "predict {inputs}/symbols --method tent+panda --batch-size 4 --order shuffled -o {output}/rows.csv"
+        " --state {output}/own.state --resume",
+        "",
+        ("*", ".*"),
+    ),
+]
+
+
+def write_inputs(folder: Path, images: int = 100) -> Path:
+    """What the commands work on."""
+    write_clean_cifar(folder / "clean", count=10 * images)
+    for index in range(images // 4):
+        write_image(folder / "photos" / f"{index % 4}" / f"{index}.png", 240, 240, seed=index)
+    symbols = load_data("glyphs-val-c", "fog", limit=images)
+    for index, (image, label) in enumerate(zip(symbols.images, symbols.labels, strict=True)):
+        path = folder / "symbols" / symbols.class_names[label] / f"{index:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    return folder
+
+
+def start(arguments: list[str]) -> subprocess.Popen[str]:
+    """The command line as a process group of its own, in which Ctrl-C is not ignored as in a shell's background."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tta_panda", *arguments],
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def finish(arguments: list[str]) -> float:
+    """Run a command to its end, which must be a good one; returns the seconds that it took."""
+    begin = time.monotonic()
+    process = start(arguments)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    return time.monotonic() - begin
+
+
+def wait_for_group(process: subprocess.Popen[str], seconds: float = 30) -> None:
+    """Wait until nothing is left of what a process has started."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        assert time.monotonic() < deadline, f"processes of group {process.pid} are still there"
+        time.sleep(0.02)
+
+
+Unit = tuple[str, bytes]
+"""A name and a content: those of a file, or the path and the rest of a row of predictions."""
+
+
+def files(folder: Path, *wildcards: str) -> dict[str, Path]:
+    found = {name for wildcard in wildcards for name in glob.glob(wildcard, root_dir=folder, recursive=True)}
+    paths = {name: folder / name for name in sorted(found) if not name.endswith(".tta-panda.lock")}
+    return {name: path for name, path in paths.items() if path.is_file()}
+
+
+def units(folder: Path, *wildcards: str) -> list[Unit]:
+    """What some files hold, without what no two runs have in common."""
+    return [unit for name, path in files(folder, *wildcards).items() for unit in _units_of(path, name)]
+
+
+def identities(folder: Path, wildcard: str) -> set[tuple[str, int]]:
+    """Files by what changes when one is made again."""
+    return {(name, path.stat().st_ino) for name, path in files(folder, wildcard).items()}
+
+
+def _units_of(path: Path, name: str) -> Iterator[Unit]:
+    content = path.read_bytes()
+    if path.suffix == ".json" and isinstance(record := _parsed(content), dict):
+        content = json.dumps({key: value for key, value in record.items() if key not in _MEASURED}).encode()
+    elif path.suffix == ".state":  # which lists the tensors in any order
+        content = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["digest"].encode()
+    elif path.name == "rows.csv":
+        yield from ((line.split(b",")[0].decode(), line) for line in content.splitlines())
+    yield name, content
+
+
+def _parsed(content: bytes) -> object:
+    try:
+        return json.loads(content)
+    except ValueError:
+        return None
+
+
+@dataclass
+class Damage:
+    """How many records, files and rows differ from those of an undisturbed run."""
+
+    lost: int = 0
+    doubled: int = 0
+    torn: int = 0
+    remade: int = 0
+    """Finished already when a process was killed, and made again by the next."""
+
+    def add(self, expected: list[Unit], found: list[Unit], *, finished: bool = True) -> None:
+        """Compare; what is not finished may lack anything."""
+        names, own_names = (Counter(name for name, _ in some) for some in (expected, found))
+        self.lost += (names - own_names).total() if finished else 0
+        self.doubled += (own_names - names).total()
+        self.torn += len({name for name, _ in set(found) - set(expected)} & names.keys())

@@ -1,0 +1,115 @@
+"""kill -9 at moments all over the life of a process: the same command goes on, and nothing is lost, doubled or torn."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from commands import COMMANDS, Command, Damage, finish, identities, start, units, wait_for_group, write_inputs
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs kill -9")
+
+SEED = 0
+every_command = pytest.mark.parametrize("command", COMMANDS, ids=str)
+
+
+@dataclass
+class Trial:
+    """What kills have done to a command."""
+
+    command: Command
+    life: float
+    """Seconds that an undisturbed run takes."""
+    moments: list[float] = field(default_factory=list)
+    """When a process was to be killed, in seconds of its own life."""
+    hits: int = 0
+    """Processes that had not ended before."""
+    damage: Damage = field(default_factory=Damage)
+
+    def __str__(self) -> str:
+        counts = (len(self.moments), self.hits, *dataclasses.astuple(self.damage))
+        return f"{self.command!s:16}" + "".join(f"{count:9}" for count in counts) + f"{self.life:9.1f}"
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def table(request: pytest.FixtureRequest) -> Iterator[list[Trial]]:
+    """Trials, which are printed when all have been made."""
+    trials: list[Trial] = []
+    yield trials
+    terminal = request.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is None:  # as in the workers of pytest-xdist
+        return
+    headers = ("kills", "hit", *(each.name for each in dataclasses.fields(Damage)), "life (s)")
+    terminal.write_line("\n\n" + f"{'command':16}" + "".join(f"{header:>9}" for header in headers))
+    for trial in trials:
+        terminal.write_line(str(trial))
+    for trial in trials:
+        terminal.write_line(f"{trial.command}, seed {SEED}: killed at {', '.join(f'{m:.2f}' for m in trial.moments)} s")
+
+
+def kill_and_resume(command: Command, inputs: Path, folder: Path, kills: int) -> Trial:
+    """Kill a command twice in every folder, the second time while it goes on, and let it finish there."""
+    undisturbed = folder / "undisturbed"
+    again = command.arguments(inputs, undisturbed)
+    trial = Trial(command, finish(again))
+    settled = units(undisturbed, command.settled)
+    expected = units(undisturbed, *command.compared)
+    idle = finish(again)  # there is nothing left to do, and nothing changes
+    trial.damage.add(expected, units(undisturbed, *command.compared))
+    rng = random.Random(f"{SEED} {command}")
+    shares = [(place + rng.random()) / kills for place in range(kills)]  # one in each part of a life
+    rng.shuffle(shares)
+    for place in range(0, kills, 2):
+        output, life, finished = folder / str(place), trial.life, set()
+        arguments = command.arguments(inputs, output)
+        for share in shares[place : place + 2]:
+            trial.moments.append(share * life)
+            trial.hits += _killed(start(arguments), share * life)
+            trial.damage.add(settled, units(output, command.settled), finished=False)
+            trial.damage.remade += len(finished - identities(output, command.settled))
+            finished = identities(output, command.settled)
+            life = min(trial.life, idle + trial.life - share * life)
+        finish(arguments)
+        trial.damage.add(expected, units(output, *command.compared))
+        trial.damage.remade += len(finished - identities(output, command.settled))
+    return trial
+
+
+def _killed(process: subprocess.Popen[str], seconds: float) -> bool:
+    """Kill a process when it is so old, unless it has ended; its workers end by themselves."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        wait_for_group(process)
+        return True
+    assert process.returncode == 0, process.stderr and process.stderr.read()
+    return False
+
+
+@every_command
+def test_two_kills_lose_nothing(command: Command, inputs: Path, tmp_path: Path) -> None:
+    trial = kill_and_resume(command, inputs, tmp_path, kills=2)
+    assert trial.damage == Damage(), trial
+    assert trial.hits
+
+
+@pytest.mark.faults
+@every_command
+def test_thirty_kills_lose_nothing(command: Command, inputs: Path, tmp_path: Path, table: list[Trial]) -> None:
+    trial = kill_and_resume(command, inputs, tmp_path, kills=30)
+    table.append(trial)
+    assert trial.damage == Damage(), trial
+    assert trial.hits >= 20
