@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tta_panda.data import CLEAN
+from tta_panda.engines.local import LocalEngine
 from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
+from tta_panda.evaluation.evaluator import Evaluator
 from tta_panda.evaluation.plan import Sources, model_preset, plan_methods, plan_runs, plan_streams
 from tta_panda.evaluation.record import Measurement, PassesPerBatch, RunRecord, Tenth
 from tta_panda.evaluation.run import Runner
@@ -78,7 +80,11 @@ def plan(
     return plan_runs(chosen, plan_streams(stream, sources, **axes))
 
 
+def make_runner(folder: Path, model: str = "mini", *, workers: int = 1, **more: Any) -> Runner:
+    """What makes records on this machine."""
+    return Runner(RunStore(folder), Evaluator(Sources(model), **more), LocalEngine(workers))
+
+
 def run(configs: list[RunConfig], folder: Path, **more: Any) -> list[RunRecord]:
     """Their records, in order."""
-    sources = Sources(configs[0].stream.model)
-    return list(Runner(RunStore(folder), sources, **more).run(configs).records.values())
+    return list(make_runner(folder, configs[0].stream.model, **more).run(configs).records.values())

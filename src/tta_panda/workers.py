@@ -45,16 +45,12 @@ def _cpu_quota(own_group: Path, groups: Path = Path("/sys/fs/cgroup")) -> float:
 
 
 @contextlib.contextmanager
-def worker_pool(
-    workers: int | None, shared: Any = None, initializer: Callable[[], None] | None = None
-) -> Iterator[Map]:
+def worker_pool(workers: int | None, shared: Any = None) -> Iterator[Map]:
     """A `map` over several processes; with one worker, the work is done in this process.
 
     Args:
         workers: number of processes; None for one per core.
         shared: what all tasks need; it is sent to each process once, not with every task.
-        initializer: called first in every new process, but never in this one, so it may change settings of the whole
-            process.
     """
     if workers is None:
         workers = available_cores()
@@ -63,12 +59,10 @@ def worker_pool(
     if workers == 1:
         yield lambda function, tasks: map(functools.partial(function, shared), tasks)
         return
-    # A process with threads (torch, OpenCV) must not be forked.
-    context = multiprocessing.get_context("spawn")
     others = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (shared, initializer))
+    pool = start_pool(workers, shared)
     try:
-        yield lambda function, tasks: pool.map(functools.partial(_call, function), tasks)
+        yield lambda function, tasks: pool.map(functools.partial(call_shared, function), tasks)
     except KeyboardInterrupt:
         for process in multiprocessing.active_children():
             if process not in others:
@@ -83,10 +77,17 @@ def worker_pool(
         pool.shutdown(cancel_futures=True)
 
 
+def start_pool(workers: int, shared: Any) -> ProcessPoolExecutor:
+    """A pool of processes that end with this one; `call_shared` hands `shared` to functions there."""
+    # A process with threads (torch, OpenCV) must not be forked.
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, context, _start_worker, (shared,))
+
+
 _shared: Any = None  # set in worker processes only
 
 
-def _start_worker(shared: Any, initializer: Callable[[], None] | None) -> None:
+def _start_worker(shared: Any) -> None:
     import cv2
 
     global _shared
@@ -95,11 +96,10 @@ def _start_worker(shared: Any, initializer: Callable[[], None] | None) -> None:
     cv2.setNumThreads(1)  # the processes share the cores already
     keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if initializer is not None:
-        initializer()
 
 
-def _call(function: Callable[[Any, Any], Any], task: Any) -> Any:
+def call_shared(function: Callable[[Any, Any], Any], task: Any) -> Any:
+    """Call a function in a process of a pool, with what all its tasks share."""
     return function(_shared, task)
 
 
