@@ -88,3 +88,8 @@ def make_runner(folder: Path, model: str = "mini", *, workers: int = 1, **more: 
 def run(configs: list[RunConfig], folder: Path, **more: Any) -> list[RunRecord]:
     """Their records, in order."""
     return list(make_runner(folder, configs[0].stream.model, **more).run(configs).records.values())
+
+
+def without_time(record: RunRecord) -> dict[str, Any]:
+    """All that must be the same whenever and wherever a run is made."""
+    return record.model_dump(exclude={"seconds", "images_per_second", "peak_memory", "environment"})

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from records import make_runner, plan, run
+from records import make_runner, plan, run, without_time
 
 from tta_panda import CLIP, TPS, Panda, Stream, Tent, Zero, __version__, load_data
 from tta_panda.cli.engines import default_workers
@@ -30,10 +30,6 @@ from tta_panda.workers import available_cores
 
 METHODS = ["clip", "clip+panda", "tent", "tent+panda"]
 MINI = Sources("mini")
-
-
-def without_time(record) -> dict:
-    return record.model_dump(exclude={"seconds", "images_per_second", "peak_memory", "environment"})
 
 
 def test_metrics_equal_numpy():

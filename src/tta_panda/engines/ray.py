@@ -7,6 +7,7 @@ system in common for results; model and data have to be reachable from each of t
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -133,7 +134,8 @@ class _Actor(Worker):
     def __init__(self, ray: Any, share: Share, work: Work[Any, Any]):
         self._ray = ray
         resources = {"num_cpus": share.cpus, "num_gpus": share.gpus}
-        self._actor = ray.remote(_InActor).options(**resources).remote(work, share.cpus, Path.cwd(), sys.path)
+        start = ray.remote(TtaPandaWorker).options(**resources).remote
+        self._actor = start(pickle.dumps(work), share.cpus, Path.cwd(), sys.path)
         self.ready = self._actor.prepare.remote().future()
 
     def submit(self, task: Any) -> Future[Answer]:
@@ -144,15 +146,15 @@ class _Actor(Worker):
             self._ray.kill(self._actor)
 
 
-class _InActor:
-    """What runs in the process of an actor."""
+class TtaPandaWorker:
+    """What runs in the process of an actor; Ray shows its name."""
 
-    def __init__(self, work: Work[Any, Any], threads: int, folder: Path, paths: Sequence[str]):
-        self._work = work
-        self._threads = threads
+    def __init__(self, work: bytes, threads: int, folder: Path, paths: Sequence[str]):
         sys.path += [path for path in paths if path not in sys.path]
         if folder.is_dir():
-            os.chdir(folder)  # paths mean what they mean to the user
+            os.chdir(folder)  # names of files and modules mean what they mean to the user
+        self._work: Work[Any, Any] = pickle.loads(work)
+        self._threads = threads
 
     def prepare(self) -> Answer:
         return prepare_worker(self._work, self._threads)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from tta_panda.engines.base import Engine, Failed, Work
+from tta_panda.engines.base import Done, Engine, Work
 from tta_panda.errors import DataError, UnsupportedModelError
 from tta_panda.evaluation.config import RunConfig, by_stream
 from tta_panda.evaluation.evaluator import Evaluator
@@ -63,15 +63,22 @@ class Runner:
         return outcome
 
     def _make(self, configs: Sequence[RunConfig], advance: Advance) -> Iterator[Outcome]:
-        tasks = [[config] for config in configs] if self.evaluator.timed else divide(configs)
+        """Of several runs that fail together, each is tried alone: perhaps it was the fault of one."""
         work = _Evaluation(self.evaluator, registered_targets({config.method.parsed.base for config in configs}))
-        with closing(self.engine.run(work, tasks, advance)) as settled:
-            for each in settled:
-                if isinstance(each, Failed):
-                    yield Outcome(failed={c.key: FailedRun(config=c, message=each.reason) for c in each.task})
-                else:
-                    self._save(each.result)
-                    yield each.result
+        tasks: list[list[RunConfig]] = [[config] for config in configs] if self.evaluator.timed else divide(configs)
+        while tasks:
+            together: list[RunConfig] = []
+            with closing(self.engine.run(work, tasks, advance)) as settled:
+                for each in settled:
+                    if isinstance(each, Done):
+                        self._save(each.result)
+                        yield each.result
+                    elif len(each.task) > 1:
+                        together += each.task
+                    else:
+                        [config] = each.task
+                        yield Outcome(failed={config.key: FailedRun(config=config, message=each.reason)})
+            tasks = [[config] for config in together]
 
     def _save(self, outcome: Outcome) -> None:
         for record in outcome.records.values():
