@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tta_panda.data import CLEAN
+from tta_panda.engines.base import Engine
 from tta_panda.engines.local import LocalEngine
 from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
 from tta_panda.evaluation.evaluator import Evaluator
@@ -80,9 +81,11 @@ def plan(
     return plan_runs(chosen, plan_streams(stream, sources, **axes))
 
 
-def make_runner(folder: Path, model: str = "mini", *, workers: int = 1, **more: Any) -> Runner:
-    """What makes records on this machine."""
-    return Runner(RunStore(folder), Evaluator(Sources(model), **more), LocalEngine(workers))
+def make_runner(
+    folder: Path, model: str = "mini", *, workers: int = 1, engine: Engine | None = None, **more: Any
+) -> Runner:
+    """What makes records, by default on this machine."""
+    return Runner(RunStore(folder), Evaluator(Sources(model), **more), engine or LocalEngine(workers))
 
 
 def run(configs: list[RunConfig], folder: Path, **more: Any) -> list[RunRecord]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -38,7 +39,7 @@ class RayEngine(Engine):
     """Does tasks on a Ray cluster.
 
     Args:
-        address: of a running cluster, as `auto` or `ray://host:10001`; None starts one on this machine.
+        address: of a running cluster, `auto` for one that this machine belongs to, or `host:6379`; None starts one on this machine.
         workers: how many tasks are done at a time; by default one per GPU, or per core of a cluster without GPUs. Where
             there is less room, the others wait until machines join.
         gpus_per_worker: a fraction lets several workers share a GPU; by default 1 where the cluster has GPUs.
@@ -54,7 +55,7 @@ class RayEngine(Engine):
             return
         ray = _import_ray()
         self._connect(ray)
-        machines = [_Machine.of(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+        machines = [Machine.of(node["Resources"]) for node in ray.nodes() if node["Alive"]]
         share = divide(machines, self.workers, self.gpus_per_worker)
         yield from Crew[Task](partial(_Actor, ray, share, work), share.workers).run(tasks, advance)
 
@@ -65,11 +66,12 @@ class RayEngine(Engine):
         quiet = {"logging_level": "error", "log_to_driver": False}
         try:
             if self.address is not None:
+                _check_reachable(self.address)
                 ray.init(self.address, **quiet)
                 return
             cores = max(available_cores(), self.workers or 1)
             ray.init("local", num_cpus=cores, include_dashboard=False, object_store_memory=OBJECT_STORE, **quiet)
-        except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             where = f"at {self.address}" if self.address else "on this machine"
             raise WorkerError(
                 f"There is no Ray cluster {where} ({str(error).strip().splitlines()[0]}). Start one with: ray start "
@@ -77,12 +79,21 @@ class RayEngine(Engine):
             ) from error
 
 
-class _Machine(NamedTuple):
+def _check_reachable(address: str) -> None:
+    """Raise an OSError where nobody answers; Ray would try for many minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.removeprefix("ray://"), int(port)), timeout=10).close()
+
+
+class Machine(NamedTuple):
+    """What a node of the cluster has."""
+
     cpus: int
     gpus: float
 
     @classmethod
-    def of(cls, resources: dict[str, float]) -> _Machine:
+    def of(cls, resources: dict[str, float]) -> Machine:
         return cls(int(resources.get("CPU", 0)), resources.get("GPU", 0.0))
 
     def room(self, cpus: int, gpus: float) -> int:
@@ -99,7 +110,7 @@ class Share(NamedTuple):
     gpus: float
 
 
-def divide(machines: Sequence[_Machine], workers: int | None, gpus: float | None) -> Share:
+def divide(machines: Sequence[Machine], workers: int | None, gpus: float | None) -> Share:
     """Divide a cluster among workers, so that each has as many cores as there are for all."""
     if gpus is None:
         gpus = float(any(machine.gpus >= 1 for machine in machines))
@@ -114,7 +125,7 @@ def divide(machines: Sequence[_Machine], workers: int | None, gpus: float | None
     return Share(workers, max((cpus for cpus, several in room.items() if several >= workers), default=1), gpus)
 
 
-def _most_cpus(machines: Sequence[_Machine]) -> int:
+def _most_cpus(machines: Sequence[Machine]) -> int:
     return max((machine.cpus for machine in machines), default=0)
 
 
