@@ -64,5 +64,5 @@ class _Process(Worker):
 
     def stop(self) -> None:
         for process in self._processes:
-            process.terminate()
+            process.kill()
         self._pool.shutdown(cancel_futures=True)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -39,7 +41,8 @@ class RayEngine(Engine):
     """Does tasks on a Ray cluster.
 
     Args:
-        address: of a running cluster, `auto` for one that this machine belongs to, or `host:6379`; None starts one on this machine.
+        address: of a running cluster, as `host:6379`, or `auto` for the one that this machine belongs to; None starts
+            one on this machine.
         workers: how many tasks are done at a time; by default one per GPU, or per core of a cluster without GPUs. Where
             there is less room, the others wait until machines join.
         gpus_per_worker: a fraction lets several workers share a GPU; by default 1 where the cluster has GPUs.
@@ -64,6 +67,7 @@ class RayEngine(Engine):
         if ray.is_initialized():
             return
         quiet = {"logging_level": "error", "log_to_driver": False}
+        own_handler = signal.getsignal(signal.SIGTERM)
         try:
             if self.address is not None:
                 _check_reachable(self.address)
@@ -77,6 +81,9 @@ class RayEngine(Engine):
                 f"There is no Ray cluster {where} ({str(error).strip().splitlines()[0]}). Start one with: ray start "
                 "--head, or omit --address to have one started."
             ) from error
+        finally:
+            if callable(own_handler) and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, own_handler)  # Ray sets one of its own
 
 
 def _check_reachable(address: str) -> None:
