@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tta_panda.prediction.files import Row
     from tta_panda.prediction.job import PredictionJob
     from tta_panda.prediction.reading import Pause
+    from tta_panda.prediction.shards import ShardedJob
     from tta_panda.prediction.summary import Summary
 
 
@@ -109,23 +110,30 @@ def _predict_shards(options: PredictOptions, places: Sequence[Path], paths: list
     output = cast(Path, options.output)
     work = ShardPrediction(options.recipe(places), options.batch_size)
     job = ShardedJob(work, options.make_engine(1), output, options.shard_size)
-    if not job.start(paths, resume=options.resume):
+    if job.start(paths, resume=options.resume):
+        _run_shards(job, len(paths))
+    else:
         say(f"{output} is complete; there is nothing to resume.")
+    page = _page(options, work.recipe.decoding, paths)
+    if job.summary is None:
         raise typer.Exit
+    _show_end(options, job.summary, list(read_rows(output)) if options.as_json else [], page)
+    raise typer.Exit(int(job.summary.skipped > 0 and not options.skip_broken))
+
+
+def _run_shards(job: ShardedJob, pictures: int) -> None:
+    """Predict, with progress on stderr."""
     try:
-        with make_progress("predicting", len(paths)) as progress:
+        with make_progress("predicting", pictures) as progress:
             failed = job.run(partial(progress.advance, progress.task_ids[0]))
     except KeyboardInterrupt:
         say(f"Interrupted. Finished shards are in {job.folder}; the same command with --resume goes on.")
         raise typer.Exit(130) from None
     for shard, reason in failed.items():
         say(f"failed: {shard}: {reason}")
-    if job.summary is None:
-        say(f"{output} is not complete. The same command with --resume tries again.")
+    if failed:
+        say(f"{job.output} is not complete. The same command with --resume tries again.")
         raise typer.Exit(1)
-    page = _page(options, work.recipe.decoding, paths)
-    _show_end(options, job.summary, list(read_rows(output)) if options.as_json else [], page)
-    raise typer.Exit(int(job.summary.skipped > 0 and not options.skip_broken))
 
 
 def _make_job(options: PredictOptions, places: Sequence[Path]) -> PredictionJob:
