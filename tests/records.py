@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tta_panda.data import CLEAN
+from tta_panda.engines.base import Engine
+from tta_panda.engines.local import LocalEngine
 from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
+from tta_panda.evaluation.evaluator import Evaluator
 from tta_panda.evaluation.plan import Sources, model_preset, plan_methods, plan_runs, plan_streams
 from tta_panda.evaluation.record import Measurement, PassesPerBatch, RunRecord, Tenth
 from tta_panda.evaluation.run import Runner
@@ -78,7 +81,18 @@ def plan(
     return plan_runs(chosen, plan_streams(stream, sources, **axes))
 
 
+def make_runner(
+    folder: Path, model: str = "mini", *, workers: int = 1, engine: Engine | None = None, **more: Any
+) -> Runner:
+    """What makes records, by default on this machine."""
+    return Runner(RunStore(folder), Evaluator(Sources(model), **more), engine or LocalEngine(workers))
+
+
 def run(configs: list[RunConfig], folder: Path, **more: Any) -> list[RunRecord]:
     """Their records, in order."""
-    sources = Sources(configs[0].stream.model)
-    return list(Runner(RunStore(folder), sources, **more).run(configs).records.values())
+    return list(make_runner(folder, configs[0].stream.model, **more).run(configs).records.values())
+
+
+def without_time(record: RunRecord) -> dict[str, Any]:
+    """All that must be the same whenever and wherever a run is made."""
+    return record.model_dump(exclude={"seconds", "images_per_second", "peak_memory", "environment"})

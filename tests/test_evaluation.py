@@ -12,27 +12,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from records import plan, run
+from records import make_runner, plan, run, without_time
 
 from tta_panda import CLIP, TPS, Panda, Stream, Tent, Zero, __version__, load_data
+from tta_panda.cli.engines import default_workers
 from tta_panda.errors import InvalidInputError, NumericalError, StoreError, TtaPandaError, UnknownNameError
-from tta_panda.evaluation import run as run_module
+from tta_panda.evaluation import evaluator as evaluator_module
 from tta_panda.evaluation.config import StreamConfig
+from tta_panda.evaluation.evaluator import Evaluator
 from tta_panda.evaluation.loop import evaluate, run_stream, shared_passes
 from tta_panda.evaluation.metrics import GroupedMetrics, Scores, StreamMetrics, group_images
 from tta_panda.evaluation.plan import Sources
 from tta_panda.evaluation.record import RunRecord
-from tta_panda.evaluation.run import Runner
 from tta_panda.evaluation.store import RunStore
 from tta_panda.methods.sharing import SharedFeatures
 from tta_panda.workers import available_cores
 
 METHODS = ["clip", "clip+panda", "tent", "tent+panda"]
 MINI = Sources("mini")
-
-
-def without_time(record) -> dict:
-    return record.model_dump(exclude={"seconds", "images_per_second", "peak_memory", "environment"})
 
 
 def test_metrics_equal_numpy():
@@ -175,18 +172,18 @@ def test_more_processes_give_the_same_records(tmp_path):
 
 def test_small_work_stays_in_one_process():
     configs = plan(METHODS, limit=None)
-    assert run_module.default_workers(configs, MINI, "cpu") == 1
+    assert default_workers(configs, MINI, "cpu") == 1
     many = plan(["clip", "tent"], corruptions=["all"], limit=None)
-    assert run_module.default_workers(many, MINI, "cpu") == max(1, min(available_cores(), 3))
-    assert run_module.default_workers(many, MINI, "cuda") == 1
-    assert run_module.default_workers(many, Sources("ViT-B-32:random"), "cpu") == 1
+    assert default_workers(many, MINI, "cpu") == max(1, min(available_cores(), 3))
+    assert default_workers(many, MINI, "cuda") == 1
+    assert default_workers(many, Sources("ViT-B-32:random"), "cpu") == 1
 
 
 def test_finished_runs_are_not_run_again(tmp_path, monkeypatch):
     first = run(plan(["clip"]), tmp_path)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    monkeypatch.setattr(run_module, "load_model", lambda *_, **__: pytest.fail("nothing needs to be loaded"))
-    outcome = Runner(RunStore(tmp_path), MINI).run(plan(["clip"]))
+    monkeypatch.setattr(evaluator_module, "load_model", lambda *_, **__: pytest.fail("nothing needs to be loaded"))
+    outcome = make_runner(tmp_path).run(plan(["clip"]))
     assert list(outcome.records.values()) == first
     assert outcome.existed == 1
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
@@ -199,7 +196,7 @@ def test_an_interruption_loses_nothing_that_was_finished(tmp_path):
 
     store = RunStore(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        Runner(store, MINI).run(plan(METHODS), interrupt_tent)
+        make_runner(tmp_path).run(plan(METHODS), interrupt_tent)
     assert {record.config.method.name for record in store.records()} == {"clip", "clip+panda"}
     whole = run(plan(METHODS), tmp_path)
     undisturbed = run(plan(METHODS), tmp_path / "other")
@@ -238,7 +235,7 @@ def test_a_run_that_diverges_is_reported_and_remembered(tmp_path):
     store = RunStore(tmp_path)
     configs = plan(["clip", "tent"], settings={"lr": 1e30})
     for _ in range(2):  # the second time it is remembered
-        outcome = Runner(store, MINI).run(configs)
+        outcome = make_runner(tmp_path).run(configs)
         assert [record.config.method.name for record in outcome.records.values()] == ["clip"]
         assert "smaller learning rate" in outcome.diverged[configs[1].key].message
         assert [row["what"] for row in outcome.missing()] == ["tent on fog at severity 5, seed 0"]
@@ -434,6 +431,6 @@ def test_a_worker_reports_methods_that_the_model_cannot_serve(tmp_path):
     save_file(timm.create_model("test_vit", num_classes=10).state_dict(), tmp_path / "vit.safetensors")
     model = f"timm:test_vit:{tmp_path / 'vit.safetensors'}"
     configs = plan(["clip", "bat"], model=model, corruptions=["clean"], limit=4)
-    outcome = run_module._run_task(Runner(RunStore(tmp_path), Sources(model)), configs)
+    outcome = Evaluator(Sources(model)).evaluate(configs)
     assert [record.config.method.name for record in outcome.records.values()] == ["clip"]
     assert outcome.unavailable.keys() == {"bat"}

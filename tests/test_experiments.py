@@ -18,9 +18,9 @@ from rich.console import Console
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.evaluation.config import EMBEDDED, RunConfig, StreamConfig
+from tta_panda.evaluation.outcome import Outcome
 from tta_panda.evaluation.plan import Sources
-from tta_panda.evaluation.record import Divergence, PassesPerBatch, RunRecord
-from tta_panda.evaluation.run import Outcome
+from tta_panda.evaluation.record import FailedRun, PassesPerBatch, RunRecord
 from tta_panda.experiments import EXPERIMENTS, select_experiments
 from tta_panda.experiments.base import SetupResults
 from tta_panda.experiments.paper import BACKBONES, MEAN, METHODS, printed_accuracy
@@ -311,7 +311,7 @@ def test_a_run_that_diverged_says_so_and_takes_nothing_else_with_it(name):
     key = next(key for key, record in records.items() if "+panda" in record.config.method.name)
     config = records.pop(key).config
     each = Reproduction.of(
-        name, EXPERIMENTS.get(name)(), QUICK, Outcome(records, diverged={key: Divergence(config=config, message="NaN")})
+        name, EXPERIMENTS.get(name)(), QUICK, Outcome(records, diverged={key: FailedRun(config=config, message="NaN")})
     )
     found = [text for table in each.result.tables if not table.of_paper for text in texts(table)]
     assert DIVERGED in found and NOT_RUN not in found

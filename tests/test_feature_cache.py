@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 from conftest import make_tiny
-from records import plan, run
+from records import plan, run, without_time
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
@@ -25,10 +25,6 @@ from tta_panda.models.openclip import OpenClipModel
 FROZEN = [name for name in METHODS if not issubclass(METHODS.get(name), TrainedMethod)]
 NAMES = ["heart", "star", "anchor", "cloud"]
 LABELS = torch.arange(20) % 4
-
-
-def without_time(record) -> dict:
-    return record.model_dump(exclude={"seconds", "images_per_second", "peak_memory", "environment"})
 
 
 def entries(folder: Path) -> list[Path]:

@@ -22,14 +22,6 @@ def add(shared: dict[str, int], task: int) -> tuple[int, int]:
     return shared["base"] + task, os.getpid()
 
 
-def remember() -> None:
-    os.environ["STARTED_BY_TEST"] = "yes"
-
-
-def read_environment(_shared: object, name: str) -> str | None:
-    return os.environ.get(name)
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_results_come_in_order(count: int) -> None:
     shared = {"base": 100}
@@ -39,14 +31,6 @@ def test_results_come_in_order(count: int) -> None:
     here = {process == os.getpid() for _, process in results}
     assert here == {count == 1}
     assert shared.get("calls", 0) == (20 if count == 1 else 0)
-
-
-@pytest.mark.parametrize(("count", "expected"), [(1, None), (2, "yes")])
-def test_settings_of_a_process_are_changed_in_workers_only(count: int, expected: str | None) -> None:
-    with worker_pool(count, initializer=remember) as pool_map:
-        assert list(pool_map(read_environment, ["STARTED_BY_TEST"])) == [expected]
-    assert "STARTED_BY_TEST" not in os.environ
-    assert workers._shared is None
 
 
 def fail(_shared: object, name: str) -> None:

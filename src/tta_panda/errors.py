@@ -9,6 +9,7 @@
     ├── DataError           a data set is absent or its files are not what they should be
     │   └── BrokenImageError        an image cannot be decoded
     ├── StoreError          results or states cannot be written or read back
+    ├── WorkerError         worker processes or a cluster cannot be started or reached
     └── NumericalError      a computation gave NaN or infinity                               (also an ArithmeticError)
 
 A message says what was given, what is expected, and what to do. The command line prints it without a traceback. A
@@ -84,6 +85,10 @@ class BrokenImageError(DataError):
 
 class StoreError(TtaPandaError):
     """Results or states cannot be written, or read back."""
+
+
+class WorkerError(TtaPandaError):
+    """Worker processes or a cluster cannot be started or reached."""
 
 
 class NumericalError(TtaPandaError, ArithmeticError):

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -45,16 +45,12 @@ def _cpu_quota(own_group: Path, groups: Path = Path("/sys/fs/cgroup")) -> float:
 
 
 @contextlib.contextmanager
-def worker_pool(
-    workers: int | None, shared: Any = None, initializer: Callable[[], None] | None = None
-) -> Iterator[Map]:
+def worker_pool(workers: int | None, shared: Any = None) -> Iterator[Map]:
     """A `map` over several processes; with one worker, the work is done in this process.
 
     Args:
         workers: number of processes; None for one per core.
         shared: what all tasks need; it is sent to each process once, not with every task.
-        initializer: called first in every new process, but never in this one, so it may change settings of the whole
-            process.
     """
     if workers is None:
         workers = available_cores()
@@ -63,21 +59,11 @@ def worker_pool(
     if workers == 1:
         yield lambda function, tasks: map(functools.partial(function, shared), tasks)
         return
-    # A process with threads (torch, OpenCV) must not be forked.
-    context = multiprocessing.get_context("spawn")
-    others = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (shared, initializer))
-
-    def pool_map(function: Callable[[Any, Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
-        with _interruptions_held():  # here processes start
-            return pool.map(functools.partial(_call, function), tasks)
-
+    pool = WorkerPool(workers, shared)
     try:
-        yield pool_map
+        yield lambda function, tasks: pool.map(functools.partial(call_shared, function), tasks)
     except KeyboardInterrupt:
-        for process in multiprocessing.active_children():
-            if process not in others:
-                process.kill()  # do not wait for unfinished work
+        pool.kill()  # do not wait for unfinished work
         raise
     except BrokenProcessPool as error:
         raise DataError(
@@ -86,6 +72,23 @@ def worker_pool(
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+class WorkerPool(ProcessPoolExecutor):
+    """Processes that end with this one; `call_shared` hands `shared` to functions there."""
+
+    def __init__(self, workers: int, shared: Any):
+        # A process with threads (torch, OpenCV) must not be forked.
+        super().__init__(workers, multiprocessing.get_context("spawn"), _start_worker, (shared,))
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        with _interruptions_held():  # the first task starts the processes
+            return super().submit(function, *args, **kwargs)
+
+    def kill(self) -> None:
+        """End all processes, whatever they are doing."""
+        for process in list((self._processes or {}).values()):
+            process.kill()
 
 
 _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
@@ -108,7 +111,7 @@ def _interruptions_held() -> Iterator[None]:
 _shared: Any = None  # set in worker processes only
 
 
-def _start_worker(shared: Any, initializer: Callable[[], None] | None) -> None:
+def _start_worker(shared: Any) -> None:
     import cv2
 
     global _shared
@@ -118,11 +121,10 @@ def _start_worker(shared: Any, initializer: Callable[[], None] | None) -> None:
     cv2.setNumThreads(1)  # the processes share the cores already
     keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if initializer is not None:
-        initializer()
 
 
-def _call(function: Callable[[Any, Any], Any], task: Any) -> Any:
+def call_shared(function: Callable[[Any, Any], Any], task: Any) -> Any:
+    """Call a function in a process of a pool, with what all its tasks share."""
     return function(_shared, task)
 
 

@@ -31,14 +31,11 @@ def bench(
     Of the embedded data, 600 images per corruption are used unless --limit says otherwise.
     """
     from tta_panda.cli.report import print_comparisons, write_report
-    from tta_panda.data import DATASETS
     from tta_panda.evaluation.store import RunStore
     from tta_panda.results.comparison import compare
     from tta_panda.results.folder import read_comparisons
 
-    data = options.stream(options.named_preset()).data
-    if options.limit is None and DATASETS.get(data).embedded:
-        options = replace(options, limit=EMBEDDED_LIMIT)  # type: ignore[call-arg]
+    options = with_limit(options)
     outcome = options.run(plain_and_debiased(method))
     records, page = list(outcome.records.values()), None
     if not as_json:
@@ -52,3 +49,13 @@ def bench(
         existed = f" ({outcome.existed} of {len(records)} runs existed already)" if outcome.existed else ""
         typer.echo(f"Report: {page}{existed}")
     raise typer.Exit(exit_code(outcome))
+
+
+def with_limit(options: RunOptions) -> RunOptions:
+    """The same with a limit for embedded data, unless there is one."""
+    from tta_panda.data import DATASETS
+
+    data = options.stream(options.named_preset()).data
+    if options.limit is not None or not DATASETS.get(data).embedded:
+        return options
+    return replace(options, limit=EMBEDDED_LIMIT)  # type: ignore[call-arg]

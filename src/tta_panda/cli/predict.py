@@ -8,88 +8,26 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
-from tta_panda.cli.common import JsonOption, print_json, say, words
+from tta_panda.cli.common import print_json, say
+from tta_panda.cli.predict_options import STDIN, PredictOptions
 from tta_panda.cli.predictions import print_summary, row_printer, write_page
 from tta_panda.cli.runs import takes_options
 from tta_panda.errors import DataError, InvalidInputError
-from tta_panda.evaluation.config import EMBEDDED
 from tta_panda.progress import make_progress
 
 if TYPE_CHECKING:
-    from tta_panda.models.backends import Backend
-    from tta_panda.models.devices import Precision
+    from tta_panda.pictures import Decoding
     from tta_panda.prediction.files import Row
     from tta_panda.prediction.job import PredictionJob
     from tta_panda.prediction.reading import Pause
-
-STDIN = "-"
-
-
-@dataclass(frozen=True)
-class PredictOptions:
-    """What to predict, with what, and where to."""
-
-    classes: Annotated[
-        str | None, typer.Option("--classes", help="Comma-separated class names.", show_default="the sub-folders")
-    ] = None
-    classes_file: Annotated[Path | None, typer.Option("--classes-file", help="Text file, one class per line.")] = None
-    template: Annotated[
-        list[str] | None, typer.Option("--template", help="Prompt with {} for the class name; several are averaged.")
-    ] = None
-    model: Annotated[str, typer.Option("--model", help="See: tta-panda ls models.")] = EMBEDDED.model
-    method: Annotated[str, typer.Option("--method", help="See: tta-panda ls methods.")] = "clip+panda"
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Option of the method or of Panda, as name=value; repeatable.")
-    ] = None
-    preset: Annotated[str | None, typer.Option("--preset", help="Settings of a benchmark.")] = None
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Pictures per batch.")] = 100
-    order: Annotated[
-        str, typer.Option("--order", help="given, or shuffled: better for folders that are sorted by class.")
-    ] = "given"
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of negatives, views and order.")] = 0
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="CSV, JSONL or Parquet, by suffix.", show_default="stdout")
-    ] = None
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an --output that was interrupted.")] = False
-    state: Annotated[
-        Path | None,
-        typer.Option("--state", help="File of the method's state: read first if it exists, written at the end."),
-    ] = None
-    html: Annotated[Path | None, typer.Option("--html", help="Page of thumbnails and predictions.")] = None
-    watch: Annotated[
-        Path | None, typer.Option("--watch", help="Predict pictures that appear in this folder, until Ctrl-C.")
-    ] = None
-    until_idle: Annotated[
-        float | None, typer.Option("--until-idle", help="With --watch: end after so many seconds without a picture.")
-    ] = None
-    skip_broken: Annotated[
-        bool, typer.Option("--skip-broken/--no-skip-broken", help="Exit with 0 even if pictures cannot be read.")
-    ] = True
-    ignore_orientation: Annotated[
-        bool, typer.Option("--ignore-orientation", help="Do not turn pictures as their EXIF orientation says.")
-    ] = False
-    most_pixels: Annotated[
-        int, typer.Option("--most-pixels", min=1, help="Skip pictures of more pixels than this.")
-    ] = 100_000_000
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda or mps; auto: the best one available.")] = "auto"
-    precision: Annotated[str, typer.Option("--precision", help="Of the encoders: fp32, bf16 or fp16.")] = "fp32"
-    backend: Annotated[str, typer.Option("--backend", help="What computes image embeddings: torch or openvino.")] = (
-        "torch"
-    )
-    as_json: JsonOption = False
-
-    @property
-    def kept(self) -> str:
-        if self.output is None:
-            return "Nothing is kept; with --output FILE, --resume can go on."
-        return f"What is predicted is in {self.output}; the same command with --resume goes on from there."
-
+    from tta_panda.prediction.shards import ShardedJob
+    from tta_panda.prediction.summary import Summary
 
 @takes_options
 def predict(
@@ -106,11 +44,14 @@ def predict(
     if options.watch and paths:
         raise InvalidInputError("Give either paths or --watch FOLDER, not both.")
     places = [str(options.watch)] if options.watch else list(paths or [])
-    _check(options, places)
+    options.check(places)
     seen: set[str] = set()
     stop = threading.Event()
     pictures, total = _pictures(options, places, seen, stop)
-    job = _make_job(options, [Path(place) for place in places if place != STDIN])
+    folders = [Path(place) for place in places if place != STDIN]
+    if options.is_sharded:
+        _predict_shards(options, folders, [str(path) for path in pictures])
+    job = _make_job(options, folders)
     job.start(resume=options.resume)
     if not job.is_open:
         say(f"{options.output} is complete; there is nothing to resume.")
@@ -121,15 +62,18 @@ def predict(
     show = collected.extend if options.as_json else row_printer(options.output)
     with _ended_by_signals(stop) if options.watch else nullcontext():
         _run(options, job, pictures, total, show)
-    page = _page(options, job, pictures)
+    page = _page(options, job.decoder.decoding, pictures)
+    if options.as_json or job.is_open:
+        _show_end(options, job.summary, collected, page)
+    raise typer.Exit(int(job.summary.skipped > 0 and not options.skip_broken))
+
+
+def _show_end(options: PredictOptions, summary: Summary, rows: list[Row], page: Path | None) -> None:
     if options.as_json:
         files = {"output": options.output and str(options.output), "page": page and str(page)}
-        print_json(collected, **job.summary.facts(), **files)
-    elif job.is_open:
-        print_summary(
-            options.method, job.summary, {"Predictions": options.output, "State": options.state, "Page": page}
-        )
-    raise typer.Exit(int(job.summary.skipped > 0 and not options.skip_broken))
+        print_json(rows, **summary.facts(), **files)
+    else:
+        print_summary(options.method, summary, {"Predictions": options.output, "State": options.state, "Page": page})
 
 
 def _run(
@@ -152,73 +96,49 @@ def _run(
             show(rows)
 
 
-def _check(options: PredictOptions, places: Sequence[str]) -> None:
-    """Refuse options that contradict each other, before anything is loaded."""
-    wrong = {
-        "Name pictures, folders or globs, or - for paths on stdin: tta-panda predict photos": not places,
-        "Give either - or paths, not both.": STDIN in places and len(places) > 1,
-        "--html is made from the file of predictions; give --output, too.": options.html and not options.output,
-        "--resume goes on with a file of predictions; give its --output.": options.resume and not options.output,
-        f"--order is given or shuffled, got {options.order!r}.": options.order not in ("given", "shuffled"),
-        "Only a list of files can be shuffled, not --watch or -.": options.order == "shuffled"
-        and (options.watch or STDIN in places),
-        "--until-idle belongs to --watch.": options.until_idle is not None and not options.watch,
-        "Give either --classes or --classes-file.": options.classes is not None and options.classes_file is not None,
-    }
-    for message, is_wrong in wrong.items():
-        if is_wrong:
-            raise InvalidInputError(message)
-    if options.output is not None:
-        from tta_panda.prediction.files import file_format
+def _predict_shards(options: PredictOptions, places: Sequence[Path], paths: list[str]) -> NoReturn:
+    """Predict pictures on several workers."""
+    from tta_panda.prediction.files import read_rows
+    from tta_panda.prediction.shards import ShardedJob, ShardPrediction
 
-        file_format(options.output)  # raises for other suffixes
+    output = cast(Path, options.output)
+    work = ShardPrediction(options.recipe(places), options.batch_size)
+    job = ShardedJob(work, options.make_engine(1), output, options.shard_size)
+    if job.start(paths, resume=options.resume):
+        _run_shards(job, len(paths))
+    else:
+        say(f"{output} is complete; there is nothing to resume.")
+    page = _page(options, work.recipe.decoding, paths)
+    if job.summary is None:
+        raise typer.Exit
+    _show_end(options, job.summary, list(read_rows(output)) if options.as_json else [], page)
+    raise typer.Exit(int(job.summary.skipped > 0 and not options.skip_broken))
+
+
+def _run_shards(job: ShardedJob, pictures: int) -> None:
+    """Predict, with progress on stderr."""
+    with make_progress("predicting", pictures) as progress:
+        failed = job.run(partial(progress.advance, progress.task_ids[0]))
+    for shard, reason in failed.items():
+        say(f"failed: {shard}: {reason}")
+    if failed:
+        say(f"{job.output} is not complete. The same command with --resume tries again.")
+        raise typer.Exit(1)
 
 
 def _make_job(options: PredictOptions, places: Sequence[Path]) -> PredictionJob:
-    from tta_panda.data.read.lists import read_lines
-    from tta_panda.methods import create_method
-    from tta_panda.methods.options import parse_setting
-    from tta_panda.models import load_model, make_classifier, recorded_name, weights_digest
-    from tta_panda.models.devices import resolve_device
-    from tta_panda.models.images import framing_of
-    from tta_panda.pictures import Decoding
-    from tta_panda.prediction.classes import find_classes, labels_by_folder
     from tta_panda.prediction.job import PredictionJob
-    from tta_panda.prediction.reading import Decoder
 
-    given = None if options.classes is None else words(options.classes)
-    given = given if options.classes_file is None else read_lines(options.classes_file)
-    model = load_model(
-        options.model,
-        resolve_device(options.device),
-        cast("Precision", options.precision),
-        cast("Backend", options.backend),
-    )
-    names, folders = find_classes(places, given, model)
-    classifier = make_classifier(model, names, options.template or "photo")
-    decoding = Decoding(upright=not options.ignore_orientation, most_pixels=options.most_pixels)
-    settings = dict(parse_setting(text) for text in options.settings or [])
-    method = create_method(options.method, classifier, preset=options.preset, seed=options.seed, **settings)
-    return PredictionJob(
-        method,
-        Decoder(framing_of(model), decoding),
-        options.batch_size,
-        settings={
-            "model": recorded_name(options.model),
-            "weights": weights_digest(options.model),
-            "precision": options.precision,
-            "backend": options.backend,
-            "classes": list(classifier.class_names),
-            "templates": options.template,
-            "method": repr(method),
-            "batch size": options.batch_size,
-            "order": options.order,
-            "decoding": str(decoding),
-        },
-        label_of=labels_by_folder(folders, classifier.class_names),
-        output=options.output,
-        state=options.state,
-    )
+    recipe = options.recipe(places)
+    method, decoder, label_of = recipe.make()
+    settings = {
+        **recipe.settings(),
+        "classes": list(method.classifier.class_names),
+        "method": repr(method),
+        "batch size": options.batch_size,
+        "order": options.order,
+    }
+    return PredictionJob(method, decoder, options.batch_size, settings, label_of, options.output, options.state)
 
 
 def _pictures(
@@ -260,9 +180,8 @@ def _ended_by_signals(stop: threading.Event) -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _page(options: PredictOptions, job: PredictionJob, pictures: Iterable[str | Pause]) -> Path | None:
+def _page(options: PredictOptions, decoding: Decoding, pictures: Iterable[str | Pause]) -> Path | None:
     if options.html is None or options.output is None:
         return None
     paths = cast(list[str], pictures) if isinstance(pictures, list) else None
-    decoding = job.decoder.decoding
     return write_page(options.html, options.output, options.method, options.model, paths, decoding)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tta_panda.cli.common import JsonOption, numbers, print_json, words
+from tta_panda.cli.estimates import print_estimate
 from tta_panda.cli.runs import (
     CommonOptions,
     OutputOption,
@@ -24,7 +25,7 @@ from tta_panda.escapes import printable
 from tta_panda.progress import make_console
 
 if TYPE_CHECKING:
-    from tta_panda.evaluation.run import Outcome
+    from tta_panda.evaluation.outcome import Outcome
     from tta_panda.experiments.base import Experiment
     from tta_panda.experiments.reproduction import Reproduction, Work
     from tta_panda.experiments.setup import Beta, Setup
@@ -109,24 +110,26 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be run, what exists, and how long it would take.")
     ] = False,
+    throughput: Annotated[
+        str | None,
+        typer.Option(
+            "--throughput",
+            help="With --dry-run: GPU-hours if a GPU encodes so many images per second; one number, or one for each "
+            "benchmark. Neither model nor data need be there.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make tables and figures of the paper and beyond from records; runs that have a record are not made again.
 
     Uses the embedded model and data by default.
     """
-    from tta_panda.experiments import EXPERIMENTS, select_experiments
-    from tta_panda.experiments.reproduction import divide_work
-
-    chosen = select_experiments(names)
-    experiments = {name: EXPERIMENTS.get(name)() for name in chosen}
-    setups = options.setups()
-    works = divide_work(
-        list(experiments.values()),
-        setups,
-        options.output / "records",
-        lambda store, setup, runs, timed: options.runner(store, setup.sources, runs, timed),
-    )
+    experiments, setups, works = divide_options(names, options)
+    if throughput is not None and not dry_run:
+        raise InvalidInputError("--throughput is for an estimate: type --dry-run as well, or omit it.")
+    if throughput is not None:
+        print_estimate(works, setups, numbers(throughput), as_json)
+        return
     if dry_run:
         _print_plan(works, as_json)
         return
@@ -135,7 +138,8 @@ def reproduce(
     parts = _parts(reproductions, setups, options.output)
     if not as_json:
         _print_parts(list(parts.values()))
-    page = options.output / (f"{chosen[0]}/report.html" if len(chosen) == len(setups) == 1 else "report.html")
+    single = next(iter(experiments)) if len(experiments) == len(setups) == 1 else ""
+    page = options.output / single / "report.html"
     _write_page(page, list(parts.values()), reproductions)
     count, existed = sum(len(work.runs) for work in works), sum(outcome.existed for _, outcome in done)
     if as_json:
@@ -146,6 +150,24 @@ def reproduce(
         suffix = f" ({existed} of {count} runs existed already)" if existed else ""
         typer.echo(f"\nReport: {page}{suffix}")
     raise typer.Exit(max((exit_code(outcome) for _, outcome in done), default=0))
+
+
+def divide_options(
+    names: Sequence[str], options: ReproduceOptions
+) -> tuple[dict[str, Experiment], list[Setup], list[Work]]:
+    """Experiments by name, benchmarks, and the runs of all."""
+    from tta_panda.experiments import EXPERIMENTS, select_experiments
+    from tta_panda.experiments.reproduction import divide_work
+
+    experiments = {name: EXPERIMENTS.get(name)() for name in select_experiments(names)}
+    setups = options.setups()
+    works = divide_work(
+        list(experiments.values()),
+        setups,
+        options.output / "records",
+        lambda store, setup, runs, timed: options.runner(store, setup.sources, runs, timed),
+    )
+    return experiments, setups, works
 
 
 def _checked_beta(value: Any) -> Beta:
@@ -165,7 +187,7 @@ def _reproduce(
 
     found = {}
     for setup in setups:
-        outcomes = {work.runner.timed: outcome for work, outcome in done if work.setup is setup}
+        outcomes = {work.runner.evaluator.timed: outcome for work, outcome in done if work.setup is setup}
         found[setup.stream.data] = [
             Reproduction.of(name, experiment, setup, outcomes[experiment.timed])
             for name, experiment in experiments.items()
@@ -255,7 +277,7 @@ def _json_cell(cell: Cell) -> dict[str, Any]:
 def _print_plan(works: Sequence[Work], as_json: bool) -> None:
     from tta_panda.evaluation.estimate import estimate_seconds
 
-    missing = [work.missing() for work in works]
+    missing = [work.runner.missing(work.runs) for work in works]
     rows = [row for work, runs in zip(works, missing, strict=True) for row in work.rows(runs)]
     existing = sum(row["exists"] for row in rows)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ import typer
 from rich.filesize import decimal
 
 from tta_panda.cli.common import numbers, say, words
+from tta_panda.cli.engines import EngineOptions, default_workers
 from tta_panda.cli.interruptions import keeping
 from tta_panda.escapes import printable
 from tta_panda.evaluation.config import EMBEDDED, StreamConfig
@@ -20,8 +21,9 @@ from tta_panda.progress import make_progress
 
 if TYPE_CHECKING:
     from tta_panda.evaluation.config import RunConfig
+    from tta_panda.evaluation.outcome import Outcome
     from tta_panda.evaluation.plan import Sources
-    from tta_panda.evaluation.run import Outcome, Runner
+    from tta_panda.evaluation.run import Runner
     from tta_panda.evaluation.store import RunStore
     from tta_panda.methods.presets import Preset
 
@@ -49,7 +51,7 @@ OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for r
 
 
 @dataclass(frozen=True)
-class CommonOptions:
+class CommonOptions(EngineOptions):
     """What to run on besides the stream, and where."""
 
     preset: Annotated[
@@ -65,12 +67,6 @@ class CommonOptions:
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Leave out image files that cannot be decoded; they are named.")
     ] = False
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda or mps; auto: the best one that is available.")] = (
-        "auto"
-    )
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Processes to spread the runs over.", show_default="by size")
-    ] = None
     cache: Annotated[
         Path | None,
         typer.Option("--cache", help="Folder for encoded features: methods that do not train encode nothing twice."),
@@ -100,12 +96,13 @@ class CommonOptions:
 
     def runner(self, store: RunStore, sources: Sources, configs: Sequence[RunConfig], timed: bool = False) -> Runner:
         """What makes the records of these runs."""
-        from tta_panda.evaluation.run import Runner, default_workers
-        from tta_panda.models.devices import resolve_device
+        from tta_panda.evaluation.evaluator import Evaluator
+        from tta_panda.evaluation.run import Runner
 
-        device = resolve_device(self.device)
-        workers = 1 if timed else self.workers or default_workers(configs, sources, device)
-        return Runner(store, sources, device, workers=workers, timed=timed, cache=self.cache)
+        device = self.usable_device()
+        evaluator = Evaluator(sources, device, timed=timed, cache=self.cache)
+        options = replace(self, workers=1) if timed else self
+        return Runner(store, evaluator, options.make_engine(default_workers(configs, sources, device)))
 
 
 @dataclass(frozen=True)
@@ -162,16 +159,19 @@ def run_with_progress(runner: Runner, configs: Sequence[RunConfig]) -> Outcome:
     for each in outcome.diverged.values():
         again = f"To try again, delete {runner.store.divergence_path(each.config)}"
         say(f"diverged: {each.config}: {each.message} {again}")
-    if runner.cache is not None:
+    for reason in dict.fromkeys(each.message for each in outcome.failed.values()):
+        failed = [str(each.config) for each in outcome.failed.values() if each.message == reason]
+        say(f"failed: {'; '.join(failed)}: {reason} The same command tries again.")
+    if (cache := runner.evaluator.cache) is not None:
         from tta_panda.methods.cache import folder_size
 
-        say(f"note: {runner.cache} holds {decimal(folder_size(runner.cache))} of features")
+        say(f"note: {cache} holds {decimal(folder_size(cache))} of features")
     return outcome
 
 
 def exit_code(outcome: Outcome) -> int:
-    """1 where data could not be read. That a model cannot serve a method, or that one diverges, is a finding."""
-    return int(bool(outcome.unreadable))
+    """1 where data could not be read or runs failed. That a model cannot serve a method, or diverges, is a finding."""
+    return int(bool(outcome.unreadable or outcome.failed))
 
 
 def plain_and_debiased(names: str) -> list[str]:

@@ -33,6 +33,13 @@ class Archive(NamedTuple):
         return all((folder / path).exists() or (folder / self.group / path).exists() for path in self.holds)
 
 
+class Size(NamedTuple):
+    """How many images each domain of a data set has, and how many classes."""
+
+    images: int
+    classes: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataSource(ABC):
     """A data set that can be loaded, one domain at a time."""
@@ -40,6 +47,7 @@ class DataSource(ABC):
     name: str
     about: str
     archives: tuple[Archive, ...] = ()  # what `tta-panda data download` fetches
+    size: Size | None = None  # where it is known without looking
 
     embedded: ClassVar[bool] = False
     """Whether it comes with the package; others are read from a root folder."""

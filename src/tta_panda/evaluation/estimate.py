@@ -11,8 +11,9 @@ from torch import Tensor
 
 from tta_panda.errors import UnsupportedModelError
 from tta_panda.evaluation.config import RunConfig, by_stream
-from tta_panda.evaluation.loop import run_stream, shared_passes
-from tta_panda.evaluation.run import Runner, open_stream
+from tta_panda.evaluation.evaluator import Evaluator, open_stream
+from tta_panda.evaluation.loop import run_stream
+from tta_panda.evaluation.run import Runner
 from tta_panda.methods.base import Method
 from tta_panda.models import Classifier
 from tta_panda.workers import available_cores
@@ -25,33 +26,35 @@ def estimate_seconds(configs: Sequence[RunConfig], runner: Runner) -> float:
     """Wall time of these runs by this runner, roughly. Domains are taken to be like the first of them."""
     if not configs:
         return 0.0
-    threads = torch.get_num_threads()
-    dataset, classifier = runner.load(configs[0].stream)
+    threads, workers = torch.get_num_threads(), runner.engine.workers or 1
+    dataset, classifier = runner.evaluator.load(configs[0].stream)
     first = open_stream(replace(configs[0].stream, batch_size=_IMAGES), dataset, classifier)
     images, of_domain = next(iter(first))[0], len(first.plan) // len(first.visits)
     measured: dict[tuple[object, ...], float] = {}
     total = 0.0
     try:
-        torch.set_num_threads(max(1, available_cores() // runner.workers))
+        torch.set_num_threads(max(1, available_cores() // workers))
         for stream, members in by_stream(configs).items():
             methods = tuple(config.method for config in members)
             if methods not in measured:
-                measured[methods] = _seconds_per_image(members, runner, classifier, images)
+                measured[methods] = _seconds_per_image(members, runner.evaluator, classifier, images)
             total += measured[methods] * min(stream.limit or of_domain, of_domain) * len(stream.visits)
     finally:
         torch.set_num_threads(threads)
-    return total / runner.workers
+    return total / workers
 
 
-def _seconds_per_image(members: Sequence[RunConfig], runner: Runner, classifier: Classifier, images: Tensor) -> float:
+def _seconds_per_image(
+    members: Sequence[RunConfig], evaluator: Evaluator, classifier: Classifier, images: Tensor
+) -> float:
     methods: list[Method] = []
     for config in members:
         try:
-            methods.append(runner.build(config, classifier))
+            methods.append(evaluator.build(config, classifier))
         except UnsupportedModelError:
             continue  # it will not be run
-    groups = [[i] for i in range(len(methods))] if runner.timed else shared_passes(methods)
-    return sum(_measure([methods[i] for i in group], images, share=not runner.timed) for group in groups)
+    share = not evaluator.timed
+    return sum(_measure([methods[i] for i in group], images, share) for group in evaluator.groups(methods))
 
 
 def _measure(methods: Sequence[Method], images: Tensor, share: bool) -> float:

@@ -158,8 +158,8 @@ class RunRecord(EvaluationResult):
         ]
 
 
-class Divergence(BaseModel):
-    """A run that gave no numbers, and why."""
+class FailedRun(BaseModel):
+    """A run that gave no record, and why."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -17,7 +17,7 @@ from tta_panda.atomic import make_writable, save_file
 from tta_panda.errors import StoreError
 from tta_panda.escapes import printable
 from tta_panda.evaluation.config import RunConfig
-from tta_panda.evaluation.record import Divergence, RunRecord
+from tta_panda.evaluation.record import FailedRun, RunRecord
 from tta_panda.rowfiles import flat
 
 logger = logging.getLogger(__name__)
@@ -66,18 +66,17 @@ class RunStore:
         """Write a record so that neither a reader nor a crash ever leaves half of one."""
         return save_file(self.path(record.config), record.model_dump_json(indent=1))
 
-    def save_divergence(self, config: RunConfig, message: str) -> None:
+    def save_divergence(self, run: FailedRun) -> None:
         """Remember that a run gave no numbers, so that it is not made again in vain."""
-        divergence = Divergence(config=config, message=message)
-        save_file(self.divergence_path(config), divergence.model_dump_json(indent=1))
+        save_file(self.divergence_path(run.config), run.model_dump_json(indent=1))
 
-    def divergences(self, configs: Iterable[RunConfig] | None = None) -> dict[str, Divergence]:
+    def divergences(self, configs: Iterable[RunConfig] | None = None) -> dict[str, FailedRun]:
         """What is remembered of these runs that diverged, or of all, by key. What cannot be read is forgotten."""
         paths = self.root.glob("[!.]*.diverged") if configs is None else map(self.divergence_path, configs)
         found = {}
         for path in paths:
             with contextlib.suppress(FileNotFoundError, ValidationError):
-                found[path.stem] = Divergence.model_validate_json(path.read_bytes())
+                found[path.stem] = FailedRun.model_validate_json(path.read_bytes())
         return found
 
     def records(self) -> list[RunRecord]:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tta_panda.evaluation.config import RunConfig
+from tta_panda.evaluation.outcome import Outcome
 from tta_panda.evaluation.record import RunRecord
-from tta_panda.evaluation.run import Outcome, Runner
+from tta_panda.evaluation.run import Runner
 from tta_panda.evaluation.store import RunStore
 from tta_panda.experiments.base import Experiment
 from tta_panda.experiments.paper import BACKBONES
@@ -33,11 +34,6 @@ class Work(NamedTuple):
     runs: list[RunConfig]
     runner: Runner
 
-    def missing(self) -> list[RunConfig]:
-        store = self.runner.store
-        settled = {*store.existing(self.runs), *store.divergences(self.runs)}
-        return [config for config in self.runs if config.key not in settled]
-
     def rows(self, missing: Sequence[RunConfig]) -> list[dict[str, Any]]:
         """What is to be run and what exists, for people to read."""
         keys = {config.key for config in missing}
@@ -47,7 +43,7 @@ class Work(NamedTuple):
                 "exists": config.key not in keys,
                 "run": str(config),
                 "stream": config.stream.title(),
-                "timed": self.runner.timed,
+                "timed": self.runner.evaluator.timed,
                 "options": dict(config.method.options),
             }
             for config in self.runs

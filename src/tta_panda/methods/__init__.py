@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tta_panda.errors import InvalidInputError, UnknownNameError
@@ -118,13 +118,17 @@ def register_method(name: str, method: type[Method] | str) -> None:
     _registered[name] = target
 
 
-def registered_targets(names: Collection[str]) -> dict[str, str]:
-    """What to `register_method` in another process for these methods, by name."""
-    own = {name: target for name, target in _registered.items() if name in names}
-    targets = {name: target for name, target in own.items() if target is not None}
-    if local := sorted(own.keys() - targets.keys()):
-        raise InvalidInputError(
-            f"The method {local[0]!r} was defined in a script, a notebook or a function, from where worker processes "
-            "cannot import it. Move the class into a module, or use a single worker."
-        )
-    return targets
+def registered_targets(names: Collection[str]) -> dict[str, str | None]:
+    """Those of these methods that were registered in this process: where another finds them, or None."""
+    return {name: target for name, target in _registered.items() if name in names}
+
+
+def register_targets(targets: Mapping[str, str | None]) -> None:
+    """Register in this process what `registered_targets` gave in another."""
+    for name, target in targets.items():
+        if target is None:
+            raise InvalidInputError(
+                f"The method {name!r} was defined in a script, a notebook or a function, from where worker processes "
+                "cannot import it. Move the class into a module, or use a single worker."
+            )
+        register_method(name, target)

@@ -6,8 +6,6 @@ sums of the summary. A resumed job cuts the file to that size and goes on from t
 
 from __future__ import annotations
 
-import hashlib
-import reprlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,12 +14,12 @@ from typing import Any
 
 from tta_panda.atomic import make_writable, remove_parts
 from tta_panda.data.dataset import UNLABELLED
-from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.methods.base import Method
 from tta_panda.methods.state import read_state, write_state
 from tta_panda.prediction.files import PredictionFile, Row, as_row, file_format, read_rows
 from tta_panda.prediction.predict import PredictedBatch, predict_batches
 from tta_panda.prediction.reading import Decoder, Pause
+from tta_panda.prediction.resuming import CHECKPOINT, chained, check_pictures, check_settings, has_work, unfinished
 from tta_panda.prediction.summary import Summary
 
 SHARE_OF_TIME = 0.05
@@ -59,7 +57,7 @@ class PredictionJob:
     @property
     def checkpoint(self) -> Path | None:
         """Exists while the job is not finished."""
-        return None if self.output is None else self.output.with_name(f"{self.output.name}.checkpoint")
+        return None if self.output is None else unfinished(self.output, CHECKPOINT)
 
     def start(self, *, resume: bool = False) -> None:
         """Open the output, anew or where an interrupted job stopped, unless it is complete already."""
@@ -69,19 +67,13 @@ class PredictionJob:
                 self.method.load_state_dict(read_state(self.state)[0])
         if self.output is None or self.checkpoint is None:
             return
-        make_file, is_unfinished = file_format(self.output), self.checkpoint.exists()
-        if resume and not is_unfinished and self.output.exists():
+        make_file = file_format(self.output)
+        if not has_work(self.output, CHECKPOINT, resume=resume):
             self._remove_growing(make_file)
             return
-        if is_unfinished and not resume:
-            raise InvalidInputError(
-                f"{self.output} is unfinished: type --resume to go on, or delete {self.checkpoint} to begin anew."
-            )
-        if self.output.exists() and not is_unfinished:
-            raise InvalidInputError(f"{self.output} exists; choose another --output, or delete it.")
         for path in filter(None, (self.output, self.checkpoint, self.state)):
             remove_parts(path.parent, path)
-        if is_unfinished:
+        if self.checkpoint.exists():
             self._file = make_file(self.output, self._load(self.checkpoint))
         else:
             self._save(None)  # before the file: one without a checkpoint is complete
@@ -120,7 +112,7 @@ class PredictionJob:
         labels = [self.label_of(path) for path in paths]
         self.summary.add(batch, labels)
         for path in paths:
-            self._digest = _chained(self._digest, path)
+            self._digest = chained(self._digest, path)
         names = self.method.classifier.class_names
         return [
             as_row(prediction, None if label == UNLABELLED else names[label])
@@ -131,12 +123,8 @@ class PredictionJob:
         """What comes after the pictures of the checkpoint, if these are the same as they were."""
         digest = ""
         for _ in range(self.summary.pictures):
-            digest = _chained(digest, str(next(paths, "")))
-        if digest != self._digest:
-            raise DataError(
-                f"The pictures are not those that {self.output} was begun with. Give the same ones in the same order, "
-                "or begin anew with another --output."
-            )
+            digest = chained(digest, str(next(paths, "")))
+        check_pictures(self.output, self._digest, digest)
         return paths
 
     def _save(self, size: int | None) -> None:
@@ -153,14 +141,7 @@ class PredictionJob:
     def _load(self, checkpoint: Path) -> int | None:
         """Go on from a checkpoint; returns the size of the file at that time, or None if it was not begun."""
         state, facts = read_state(checkpoint)
-        saved, own = facts["settings"], dict(self.settings)
-        if differing := [name for name in own if saved.get(name) != own[name]]:
-            name = differing[0]
-            before, now = (reprlib.repr(each.get(name)) for each in (saved, own))
-            raise InvalidInputError(
-                f"{self.output} was begun with another {name}: {before}, not {now}. Resume it with the same options, "
-                "or begin anew with another --output."
-            )
+        check_settings(self.output, facts["settings"], self.settings)
         self.method.load_state_dict(state)
         self.summary = Summary.from_json(facts["summary"])
         self._digest = facts["digest"]
@@ -181,7 +162,3 @@ class PredictionJob:
         assert self.output is not None
         if (growing := kind.growing_of(self.output)) != self.output:
             growing.unlink(missing_ok=True)
-
-
-def _chained(digest: str, path: str) -> str:
-    return hashlib.sha256(f"{digest}\n{path}".encode(errors="surrogateescape")).hexdigest()

@@ -33,6 +33,11 @@ class Tally:
         self.correct += int(right.sum())
         return right
 
+    def add_part(self, other: Tally) -> None:
+        self.predicted = _sums(self.predicted, other.predicted)
+        self.probabilities = _sums(self.probabilities, other.probabilities)
+        self.correct += other.correct
+
     def bias(self, labels: Sequence[int]) -> float:
         """L1 distance between the mean prediction and the label frequencies."""
         differences = zip(self.probabilities, labels, strict=True)
@@ -93,6 +98,15 @@ class Summary:
         self.only_own += int((own & ~plain).sum())
         self.only_plain += int((plain & ~own).sum())
 
+    def add_part(self, other: Summary) -> None:
+        """Count what another summary has counted of further pictures. Seconds are then those of all workers."""
+        self.own.add_part(other.own)
+        self.plain.add_part(other.plain)
+        self.labels = _sums(self.labels, other.labels)
+        self.reasons = dict(list({**self.reasons, **other.reasons}.items())[:MOST_REASONS])
+        for name in ("only_own", "only_plain", "changed", "pictures", "skipped", "seconds", "busy"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     @property
     def labelled(self) -> int:
         return sum(self.labels)
@@ -135,4 +149,8 @@ class Summary:
 
 
 def _plus(sums: Sequence[Any], more: Tensor) -> list[Any]:
-    return [each + new for each, new in zip(sums, more.tolist(), strict=True)]
+    return _sums(sums, more.tolist())
+
+
+def _sums(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
+    return [each + new for each, new in zip(one, other, strict=True)]

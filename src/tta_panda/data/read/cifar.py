@@ -16,7 +16,7 @@ from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.data.dataset import ImageDataset
 from tta_panda.data.read.fingerprint import made_fingerprint
 from tta_panda.data.read.pickles import read_test_images
-from tta_panda.data.source import Archive, DataSource
+from tta_panda.data.source import Archive, DataSource, Size
 from tta_panda.errors import DataError
 
 SEVERITIES = 5
@@ -131,6 +131,7 @@ def _clean(classes: int, pickle: str, label_key: str, md5: str, archive_md5: str
         name=f"cifar{classes}",
         about=f"The 10,000 clean test images of CIFAR-{classes}, {pickle}.",
         archives=(Archive(url, archive_md5, 0.17, (pickle,)),),
+        size=Size(images=10_000, classes=classes),
         classes=classes,
         pickle=pickle,
         label_key=label_key,
@@ -146,6 +147,7 @@ def _corrupted(clean: CleanCifar, record: int, archive_md5: str) -> CorruptedCif
         name=f"{clean.name}-c",
         about=f"{folder}/<corruption>.npy; clean images from {clean.folder} beside it.",
         archives=(Archive(url, archive_md5, 2.9, holds),),
+        size=clean.size,
         clean=clean,
         folder=folder,
     )

@@ -12,7 +12,7 @@ from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import EXTRA_CORRUPTIONS, GROUPS
 from tta_panda.data.read.files import ImageFiles
 from tta_panda.data.read.folders import ImageFileSource, class_folders, domain_folder, found_in, labelled_files
-from tta_panda.data.source import Archive
+from tta_panda.data.source import Archive, Size
 from tta_panda.errors import DataError
 from tta_panda.pictures import AS_PUBLISHED
 
@@ -71,10 +71,13 @@ def _archive(group: str, md5: str, gigabytes: float) -> Archive:
     return Archive(f"https://zenodo.org/records/2235448/files/{group}.tar", md5, gigabytes, holds, FOLDER, group)
 
 
-IMAGENET = ImageNet(name="imagenet", about="ImageNet's 50,000 validation images, <wnid>/*.JPEG.")
+_SIZE = Size(images=50_000, classes=1000)
+
+IMAGENET = ImageNet(name="imagenet", about="ImageNet's 50,000 validation images, <wnid>/*.JPEG.", size=_SIZE)
 IMAGENET_C = ImageNetC(
     name="imagenet-c",
     about="ImageNet-C, <corruption>/<severity>/<wnid>/*.JPEG; clean images from val/ beside it.",
+    size=_SIZE,
     archives=(
         _archive("noise", "e80562d7f6c3f8834afb1ecf27252745", 22),
         _archive("blur", "2d8e81fdd8e07fef67b9334fa635e45c", 7),

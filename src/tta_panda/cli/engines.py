@@ -1,0 +1,89 @@
+"""The options that say where work is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tta_panda.errors import InvalidInputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tta_panda.engines.base import Engine
+    from tta_panda.evaluation.config import RunConfig
+    from tta_panda.evaluation.plan import Sources
+
+LOCAL, RAY = "local", "ray"
+
+IMAGES_WORTH_A_PROCESS = 10_000
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where, and on how many workers."""
+
+    engine: Annotated[
+        str, typer.Option("--engine", help="local: this machine; ray: a Ray cluster (pip install tta-panda[ray]).")
+    ] = LOCAL
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, help="Processes to spread the work over.", show_default="by size"),
+    ] = None
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address", help="Of a Ray cluster that is running; auto: one of this machine.", show_default="start one"
+        ),
+    ] = None
+    gpus_per_worker: Annotated[
+        float | None,
+        typer.Option(
+            "--gpus-per-worker",
+            min=0,
+            help="With Ray; a fraction lets workers share a GPU.",
+            show_default="1, or 0 without GPUs",
+        ),
+    ] = None
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or mps; auto: the best one that is available.")] = (
+        "auto"
+    )
+
+    def checked_engine(self) -> str:
+        """The name of the engine, unless options belong to the other one."""
+        if self.engine not in (LOCAL, RAY):
+            raise UnknownNameError("engine", self.engine, (LOCAL, RAY))
+        for name, value in (("--address", self.address), ("--gpus-per-worker", self.gpus_per_worker)):
+            if value is not None and self.engine != RAY:
+                raise InvalidInputError(f"{name} belongs to a cluster: type --engine ray as well, or omit it.")
+        return self.engine
+
+    def usable_device(self) -> str:
+        """Where models run: resolved on this machine, unless workers are on others, which resolve it themselves."""
+        from tta_panda.models.devices import resolve_device
+
+        return self.device if self.checked_engine() == RAY else resolve_device(self.device)
+
+    def make_engine(self, workers: int) -> Engine:
+        """The engine that was asked for; `workers` where that was left open, and this machine does the work."""
+        if self.checked_engine() == RAY:
+            from tta_panda.engines.ray import RayEngine
+
+            gpus = 0.0 if self.device == "cpu" else self.gpus_per_worker
+            return RayEngine(self.address, self.workers, gpus)
+        from tta_panda.engines.local import LocalEngine
+
+        return LocalEngine(self.workers or workers)
+
+
+def default_workers(configs: Sequence[RunConfig], sources: Sources, device: str) -> int:
+    """One process per core for long work with a model that is too small for threads to pay; else one."""
+    from tta_panda.models import model_source
+    from tta_panda.workers import available_cores
+
+    if device != "cpu" or not model_source(sources.model).small:
+        return 1
+    images = sum((config.stream.limit or 1000) * len(config.stream.visits) for config in configs)
+    return max(1, min(available_cores(), images // IMAGES_WORTH_A_PROCESS))

@@ -1,0 +1,179 @@
+"""Ray clusters that lose nodes, workers, disks and their driver: what can be done is done, and nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from records import make_runner, plan, without_time
+
+import tta_panda
+from tta_panda.engines.ray import RayEngine
+from tta_panda.evaluation.store import RunStore
+
+ray = pytest.importorskip("ray")
+pytestmark = [pytest.mark.faults, pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")]
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"}
+BENCH = ["bench", "--method", "clip,tent", "--corruption", "fog,snow,frost,contrast", "--limit", "100"]
+RUNS = 16
+ON_RAY = ["--engine", "ray", "--workers", "2"]
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    """A command in a process group of its own."""
+    command = [sys.executable, "-m", "tta_panda", *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT, start_new_session=True)
+
+
+def finish(*arguments: object, code: int = 0) -> str:
+    """Its output, when it has ended with this exit code."""
+    process = start(*arguments)
+    output, errors = process.communicate(timeout=600)
+    assert process.returncode == code, errors
+    return output + errors
+
+
+def wait_for(pattern: str, folder: Path, count: int, process: subprocess.Popen[str]) -> None:
+    while len(list(folder.glob(pattern))) < count:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+def processes_of(session: int) -> list[str]:
+    """Command lines of what is still running of a session; Ray's processes stay in that of their driver."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] != "Z":
+                found.append(stat.with_name("cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def assert_nothing_runs(session: int) -> None:
+    end = time.monotonic() + 30
+    while (left := processes_of(session)) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert not left
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    """The records of an undisturbed run by the local engine."""
+    folder = tmp_path_factory.mktemp("local")
+    finish(*BENCH, "--workers", "2", "-o", folder)
+    return contents(folder)
+
+
+def contents(folder: Path) -> list[dict]:
+    return [without_time(record) for record in RunStore(folder).records()]
+
+
+def test_a_node_is_removed(tmp_path: Path) -> None:
+    from ray.cluster_utils import Cluster
+
+    size = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
+    nodes = [cluster.add_node(**size) for _ in range(2)]
+    configs = plan(["clip", "clip+panda", "tent", "tent+panda"], corruptions=["fog", "snow", "frost"], limit=50)
+    settled = 0
+
+    def remove_a_node(_task: object, _share: float) -> None:
+        nonlocal settled
+        settled += 1
+        if settled == 2:
+            cluster.remove_node(nodes.pop(), allow_graceful=False)
+
+    try:
+        outcome = make_runner(tmp_path / "ray", engine=RayEngine(cluster.address, 3)).run(configs, remove_a_node)
+        assert sum(node["Alive"] for node in ray.nodes()) == 2
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert not outcome.missing() and len(outcome.records) == len(configs)
+    alone = make_runner(tmp_path / "local").run(configs)
+    assert [without_time(record) for record in outcome.records.values()] == [
+        without_time(record) for record in alone.records.values()
+    ]
+
+
+def test_the_driver_is_killed_and_started_again(tmp_path: Path, expected: list[dict]) -> None:
+    for count in (1, 6, 11):
+        process = start(*BENCH, *ON_RAY, "-o", tmp_path)
+        wait_for("*.json", tmp_path, count, process)
+        process.kill()
+        process.communicate()
+        assert_nothing_runs(process.pid)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    finish(*BENCH, *ON_RAY, "-o", tmp_path)
+    assert contents(tmp_path) == expected and len(expected) == RUNS
+    assert before.items() <= {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}.items()
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("interruption", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_all_processes_at_once(tmp_path: Path, interruption: int, expected: list[dict]) -> None:
+    process = start(*BENCH, *ON_RAY, "-o", tmp_path)
+    wait_for("*.json", tmp_path, 1, process)
+    begun = time.monotonic()
+    process.send_signal(interruption)
+    process.communicate(timeout=60)
+    assert process.returncode != 0 and time.monotonic() - begun < 15
+    assert_nothing_runs(process.pid)
+    finish(*BENCH, *ON_RAY, "-o", tmp_path)
+    assert contents(tmp_path) == expected
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk with room for a few features."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("cannot mount a small disk")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_the_disk_of_workers_is_full(tmp_path: Path, full_disk: Path, expected: list[dict]) -> None:
+    output = tmp_path / "runs"
+    said = finish(*BENCH, *ON_RAY, "--cache", full_disk, "-o", output, code=1)
+    assert "failed: clip" in said and "No space left on device" in said
+    made = contents(output)
+    assert {record["config"]["method"]["name"] for record in made} >= {"tent", "tent+panda"}  # they need no cache
+    assert all(record in expected for record in made)
+    finish(*BENCH, *ON_RAY, "-o", output)
+    assert contents(output) == expected
+
+
+def test_a_killed_prediction_goes_on(tmp_path: Path) -> None:
+    data = tta_panda.load_data("glyphs-val-c", "fog", limit=120)
+    for index, (image, label) in enumerate(zip(data.images, data.labels, strict=True)):
+        path = tmp_path / "pictures" / data.class_names[label] / f"{index:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    predict = ["predict", tmp_path / "pictures", "--method", "tent+panda", "--batch-size", "10", "--shard-size", "20"]
+    finish(*predict, "--workers", "2", "-o", tmp_path / "local.csv")
+    output = tmp_path / "ray.csv"
+    process = start(*predict, *ON_RAY, "-o", output)
+    wait_for("0*.json", tmp_path / "ray.csv.shards", 2, process)
+    process.kill()
+    process.communicate()
+    assert_nothing_runs(process.pid)
+    assert not output.exists()
+    finish(*predict, *ON_RAY, "-o", output, "--resume")
+    assert output.read_bytes() == (tmp_path / "local.csv").read_bytes()
+    assert not (tmp_path / "ray.csv.shards").exists()
+    shutil.rmtree(tmp_path / "pictures")

@@ -1,0 +1,102 @@
+"""The Ray engine on a real cluster of several nodes; tests/faults/test_ray.py has what takes longer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mishaps import Doubling, Job
+from records import make_runner, plan, without_time
+from typer.testing import CliRunner
+
+from tta_panda import register_method
+from tta_panda.cli import app
+from tta_panda.engines.base import Done, Failed
+from tta_panda.engines.ray import Machine, RayEngine, Share, divide
+from tta_panda.errors import InvalidInputError, MissingExtraError, WorkerError
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.mark.parametrize(
+    ("machines", "workers", "gpus", "expected"),
+    [
+        ([(4, 0)], None, None, Share(4, 1, 0)),
+        ([(4, 0)], 2, None, Share(2, 2, 0)),
+        ([(5, 0), (5, 0)], 3, None, Share(3, 2, 0)),  # with 3 cores each, there were room for two
+        ([(3, 0), (1, 0)], 2, None, Share(2, 1, 0)),
+        ([(2, 0)], 8, None, Share(8, 1, 0)),  # six wait for machines that join
+        ([(64, 8), (64, 8)], None, None, Share(16, 8, 1)),
+        ([(64, 8), (32, 0)], None, None, Share(8, 8, 1)),  # one without GPUs has no workers
+        ([(64, 8)], None, 0.25, Share(32, 2, 0.25)),
+        ([(64, 8)], None, 2, Share(4, 16, 2)),
+        ([(64, 8)], 4, 0, Share(4, 16, 0)),
+    ],
+)
+def test_a_cluster_is_divided(machines, workers, gpus, expected) -> None:
+    assert divide([Machine(*each) for each in machines], workers, gpus) == expected
+
+
+def test_there_must_be_room_for_one() -> None:
+    with pytest.raises(InvalidInputError, match=r"8 cores and 0 GPUs: no room for a worker with 1 core and 0\.5 GPUs"):
+        divide([Machine(8, 0)], None, 0.5)
+
+
+def test_mistakes_get_a_sentence(monkeypatch, tmp_path) -> None:
+    with pytest.raises(WorkerError, match=r"no Ray cluster at 127\.0\.0\.1:1 .*ray start --head"):
+        list(RayEngine("127.0.0.1:1").run(Doubling(), [Job(1)], lambda _job, _share: None))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"pip install \"tta-panda\[ray\]\""):
+        list(RayEngine().run(Doubling(), [Job(1)], lambda _job, _share: None))
+    for options, message in {
+        ("--address", "auto"): "--engine ray",
+        ("--gpus-per-worker", "1"): "--engine ray",
+        ("--engine", "rya"): "'ray'",
+    }.items():
+        result = CliRunner().invoke(app, ["run", *options, "-o", str(tmp_path)])
+        assert result.exit_code == 1 and message in str(result.exception)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """Two nodes of one core each."""
+    from ray.cluster_utils import Cluster
+
+    size = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
+    cluster.add_node(**size)
+    yield cluster.address
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def test_records_are_those_of_the_local_engine(cluster: str, tmp_path: Path) -> None:
+    register_method("mishap", "mishaps:Mishap")
+    for folder in ("local", "ray"):
+        (tmp_path / folder).mkdir()
+    outcomes = {}
+    for name, engine in {"local": None, "ray": RayEngine(cluster)}.items():
+        settings = {"kind": "die", "folder": str(tmp_path / name), "times": int(name == "ray")}
+        configs = plan(["clip+panda", "tent", "mishap"], settings=settings, limit=20)
+        runner = make_runner(tmp_path / "runs" / name, engine=engine)
+        outcomes[name] = runner.run(configs)
+        assert runner.store.existing(configs) == outcomes[name].records
+    assert len(list((tmp_path / "ray").iterdir())) == 1  # a worker was killed
+    assert not outcomes["ray"].missing()
+    assert len({node["NodeID"] for node in ray.nodes()}) == 2
+    local, remote = (list(outcome.records.values()) for outcome in outcomes.values())
+    assert [record.environment for record in local] == [record.environment for record in remote]
+    for one, other in zip(local[:2], remote[:2], strict=True):
+        assert without_time(one) == without_time(other)
+
+
+def test_a_task_that_raises_is_reported_and_the_others_are_done(cluster: str, tmp_path: Path) -> None:
+    jobs = [Job(0), Job(1, "raise", tmp_path, 99), Job(2)]
+    settled = list(RayEngine(cluster, 2).run(Doubling(), jobs, lambda _job, _share: None))
+    assert sorted(each.result[0] for each in settled if isinstance(each, Done)) == [0, 4]
+    [failed] = [each for each in settled if isinstance(each, Failed)]
+    assert failed.task.number == 1 and failed.reason.startswith("RuntimeError: out of luck (mishaps.py, line")
+    with pytest.raises(InvalidInputError, match="beta must be at least 0"):
+        list(RayEngine(cluster).run(Doubling(), [Job(0, "refuse", tmp_path, 99)], lambda _job, _share: None))
