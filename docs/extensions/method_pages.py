@@ -1,0 +1,173 @@
+"""What the code says about a method, for its page: its publication, its options, and what it encodes.
+
+    ```{method-facts} tent
+    :arxiv: 2006.10726
+    ```
+    ```{method-options} tent
+    ```
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple
+from typing import Any, ClassVar
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+import tta_panda
+from tta_panda.methods import METHODS, MethodName, parse_method
+from tta_panda.methods.base import Method
+from tta_panda.methods.options import debias_options
+from tta_panda.methods.passes import EncoderPasses
+from tta_panda.methods.presets import PRESETS
+from tta_panda.methods.signatures import declared_options
+from tta_panda.panda import Centering, Level, Panda
+
+IMAGES, CLASSES = 20, 5
+"""Of the batch whose encoder passes are counted; one negative for ten images is a whole number."""
+
+
+class MethodFacts(SphinxDirective):
+    """The publication of a method, and what it sends through the encoders."""
+
+    required_arguments = 1
+    option_spec: ClassVar = {"arxiv": str}
+
+    def run(self) -> list[nodes.Node]:
+        name = self.arguments[0]
+        cls = METHODS.get(name)
+        publication = (sys.modules[cls.__module__].__doc__ or "").strip().rstrip(".")
+        link = f"[arXiv:{self.options['arxiv']}](https://arxiv.org/abs/{self.options['arxiv']})"
+        text = [f"{_summary(cls)}\n", f"{publication}. {link}\n", *_cost_table([name, f"{name}+panda"])]
+        return self.parse_text_to_nodes("\n".join(text))
+
+
+class MethodCosts(SphinxDirective):
+    """What every method sends through the encoders."""
+
+    def run(self) -> list[nodes.Node]:
+        names = [str(MethodName(base, debias)) for base in METHODS for debias in ("", "panda")]
+        return self.parse_text_to_nodes("\n".join(_cost_table(names)))
+
+
+class MethodOptions(SphinxDirective):
+    """The class of a method, and its options with their defaults, the values of presets, and what they mean."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        name = self.arguments[0]
+        cls = METHODS.get(name)
+        documented, inherited = _by_owner(cls)
+        body = [_remarks(cls), *_definitions(name, documented)]
+        body += [_inherited_sentence(owner, options) for owner, options in inherited.items()]
+        signature = ", ".join(["classifier", "*", *(f"{key}={declared_options(cls)[key].default!r}" for key in documented)])
+        text = [f"````{{py:class}} tta_panda.{cls.__name__}({signature}, **common)\n", *body, "````"]
+        return self.parse_text_to_nodes("\n".join(text))
+
+
+class DebiasOptions(SphinxDirective):
+    """The options of a way to debias methods."""
+
+    required_arguments = 1
+    classes: ClassVar = {"panda": Panda, "center": Centering, "level": Level}
+
+    def run(self) -> list[nodes.Node]:
+        cls = self.classes[self.arguments[0]]
+        meanings = _meanings(cls)
+        text = [f"````{{py:class}} tta_panda.{cls.__name__}(...)\n", _summary(cls), "", _remarks(cls)]
+        for key, option in debias_options(self.arguments[0]).items():
+            text.append(f"`{key}` = `{option.default!r}`\n: {meanings[key]}\n")
+        return self.parse_text_to_nodes("\n".join([*text, "````"]))
+
+
+def _cost_table(names: Iterable[str]) -> Iterator[str]:
+    yield f"| encoded for {IMAGES} images of {CLASSES} classes | images | images with gradient | texts | texts with gradient |"
+    yield "|---|---:|---:|---:|---:|"
+    for name in names:
+        _, *counts = astuple(_passes(name))
+        shown = " | ".join(str(count or "–") for count in counts)
+        yield f"| `{name}` | {shown} |"
+    yield ""
+
+
+@functools.cache
+def _passes(name: str) -> EncoderPasses:
+    """What a method encodes for one batch, with the preset of the embedded model."""
+    data = tta_panda.load_data("glyphs-c", "fog", limit=100)
+    classifier = tta_panda.make_classifier(_embedded_model(), data.class_names[:CLASSES])
+    method = tta_panda.create_method(name, classifier)
+    method.adapt(next(iter(tta_panda.Stream(data, batch_size=IMAGES, seed=0)))[0])
+    return method.passes
+
+
+@functools.cache
+def _embedded_model() -> Any:
+    return tta_panda.load_model("mini")
+
+
+def _by_owner(cls: type[Method]) -> tuple[list[str], dict[type, list[str]]]:
+    """The options to document with the class, and those that public base classes document, by base class."""
+    owners = {key: next(owner for owner in cls.__mro__ if key in _meanings(owner)) for key in declared_options(cls)}
+    inherited: dict[type, list[str]] = {}
+    for key, owner in owners.items():
+        if owner is not cls and owner.__name__ in tta_panda.__all__:
+            inherited.setdefault(owner, []).append(key)
+    return [key for key in owners if not any(key in keys for keys in inherited.values())], inherited
+
+
+def _definitions(name: str, options: Iterable[str]) -> Iterator[str]:
+    declared = declared_options(METHODS.get(name))
+    meanings = functools.reduce(lambda known, owner: _meanings(owner) | known, METHODS.get(name).__mro__, {})
+    for key in options:
+        yield f"`{key}` = `{declared[key].default!r}`\n: {meanings[key]}{_by_preset(name, key)}\n"
+
+
+def _by_preset(name: str, option: str) -> str:
+    """The values that presets set in the place of the default, each with the presets that have it."""
+    default = declared_options(METHODS.get(name))[option].default
+    values = {preset.name: preset.options(parse_method(name)).get(option, default) for preset in PRESETS.values()}
+    kept = {name: value for name, value in values.items() if "-c-" not in name and value != default}
+    groups = itertools.groupby(sorted(kept, key=lambda name: repr(kept[name])), key=lambda name: kept[name])
+    shown = "; ".join(f"`{value!r}` in {', '.join(f'`{name}`' for name in names)}" for value, names in groups)
+    return f" *Presets:* {shown}." if shown else ""
+
+
+def _inherited_sentence(owner: type, options: list[str]) -> str:
+    return f"\nOf {{py:class}}`tta_panda.{owner.__name__}`: {', '.join(f'`{option}`' for option in options)}.\n"
+
+
+def _summary(cls: type) -> str:
+    return (inspect.getdoc(cls) or "").partition("\n\n")[0]
+
+
+def _remarks(cls: type) -> str:
+    """What a docstring says between its first line and the arguments."""
+    return "" if cls.__doc__ is None else "\n\n".join(_paragraphs(cls)[1:]) + "\n"
+
+
+def _paragraphs(cls: type) -> list[str]:
+    return inspect.cleandoc(cls.__doc__ or "").partition("Args:")[0].strip().split("\n\n")
+
+
+@functools.cache
+def _meanings(cls: type) -> dict[str, str]:
+    """The arguments that a docstring explains."""
+    arguments = inspect.cleandoc(cls.__doc__ or "").partition("Args:\n")[2]
+    entries = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", arguments, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries if name != "common"}
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("method-facts", MethodFacts)
+    app.add_directive("method-costs", MethodCosts)
+    app.add_directive("method-options", MethodOptions)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
