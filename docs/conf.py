@@ -11,9 +11,9 @@ project = "tta-panda"
 author = "The tta-panda authors"
 version = release = tta_panda.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml", "method_pages", "public_names"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions += ["docstrings", "mathml", "method_pages", "public_names", "repository_links"]
 exclude_patterns = ["_build"]
-default_role = "code"  # docstrings have `names` in single backticks, as Markdown does
 
 myst_enable_extensions = ["deflist", "dollarmath"]
 myst_heading_anchors = 3

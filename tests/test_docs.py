@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import typer
@@ -27,7 +26,7 @@ from tta_panda.methods.presets import PRESETS
 
 COMMANDS: Any = typer.main.get_command(app)  # of click, or of what typer has in its place
 UsageError = typer.BadParameter.__mro__[1]
-EXTENDING = DOCS / "extending.md"
+EXTENDING, STARTING = DOCS / "extending.md", DOCS / "get-started.md"  # with tests of their own
 
 
 def commands(page: Path) -> Iterator[list[str]]:
@@ -77,27 +76,18 @@ def test_a_wrong_command_is_noticed(arguments):
         parse(arguments)
 
 
-def test_lists_are_printed(monkeypatch, capsys):
-    shown = {tuple(each) for page in PAGES for each in commands(page) if each[0] == "ls" and len(each) == 2}
-    assert len(shown) > 3
-    for arguments in shown:
-        run_command([*arguments], monkeypatch)
-        assert capsys.readouterr().out.strip(), arguments
-
-
 def test_getting_started_leads_to_ones_own_images(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for index in range(4):
         write_image(tmp_path / "photos" / ("cat", "dog")[index % 2] / f"{index}.jpg", 64, 64, seed=index)
-    page = DOCS / "get-started.md"
-    for arguments in commands(page):
+    for arguments in commands(STARTING):
         if arguments != ["explore"]:  # which does not end
             run_command(arguments, monkeypatch)
     assert (tmp_path / "page.html").exists()
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 1 + 4
-    [block] = blocks(page, "python")
+    [block] = blocks(STARTING, "python")
     capsys.readouterr()
-    exec(compile(block.code, str(page), "exec"), {})
+    exec(compile(block.code, str(STARTING), "exec"), {})
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
@@ -106,7 +96,7 @@ def given_to_readers(page: Path, folder: Path) -> dict[str, Any]:
     images = random_images(8)
     if page == DOCS / "data.md":
         write_cifar_c(folder / "data")
-        return {"image": images[0], "images": images}
+        return {"picture": images[0], "pictures": images}
     batch = torch.from_numpy(images).permute(0, 3, 1, 2)
     if page == DOCS / "predict.md":
         classifier = tta_panda.ZeroShotClassifier(tta_panda.load_model("mini"), ["star", "heart"])
@@ -118,9 +108,8 @@ def given_to_readers(page: Path, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page, "python") and page.name not in ("extending.md", "get-started.md")],
-    ids=name_of,
-)  # fmt: skip
+    "page", [page for page in PAGES if blocks(page, "python") and page not in (EXTENDING, STARTING)], ids=name_of
+)
 def test_python_runs(page, tmp_path, monkeypatch):
     """All blocks of a page, one after another, with the embedded model in the place of weights that must be fetched."""
     monkeypatch.chdir(tmp_path)
@@ -147,6 +136,15 @@ def test_every_method_has_its_page():
         for part in ("## Idea", "$$", "## When to use it", "**Single images**", "**State**", "## Options"):
             assert part in text, (name, part)
         assert f"(methods/{name}.md)" in overview
+
+
+def test_every_test_that_a_page_names_exists():
+    sources = {path.name: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")}
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    named = re.findall(r"`(?:tests/)?(test_\w+\.py)(?:::(test_\w+))?`", text)
+    assert len(named) > 3
+    for file, test in named:
+        assert f"def {test}" in sources[file] if test else file in sources
 
 
 def test_relative_links_lead_to_files_and_headings():

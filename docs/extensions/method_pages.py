@@ -1,10 +1,10 @@
 """What the code says about a method, for its page: its publication, its options, and what it encodes.
 
-    ```{method-facts} tent
-    :arxiv: 2006.10726
-    ```
-    ```{method-options} tent
-    ```
+```{method-facts} tent
+:arxiv: 2006.10726
+```
+```{method-options} tent
+```
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import inspect
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import astuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from docutils import nodes
@@ -23,13 +23,11 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import tta_panda
-from tta_panda.methods import METHODS, MethodName, parse_method
+from tta_panda.methods import METHODS, parse_method
 from tta_panda.methods.base import Method
-from tta_panda.methods.options import debias_options
 from tta_panda.methods.passes import EncoderPasses
 from tta_panda.methods.presets import PRESETS
 from tta_panda.methods.signatures import declared_options
-from tta_panda.panda import Centering, Level, Panda
 
 IMAGES, CLASSES = 20, 5
 """Of the batch whose encoder passes are counted; one negative for ten images is a whole number."""
@@ -54,8 +52,7 @@ class MethodCosts(SphinxDirective):
     """What every method sends through the encoders."""
 
     def run(self) -> list[nodes.Node]:
-        names = [str(MethodName(base, debias)) for base in METHODS for debias in ("", "panda")]
-        return self.parse_text_to_nodes("\n".join(_cost_table(names)))
+        return self.parse_text_to_nodes("\n".join(_cost_table(list(METHODS))))
 
 
 class MethodOptions(SphinxDirective):
@@ -69,32 +66,23 @@ class MethodOptions(SphinxDirective):
         documented, inherited = _by_owner(cls)
         body = [_remarks(cls), *_definitions(name, documented)]
         body += [_inherited_sentence(owner, options) for owner, options in inherited.items()]
-        signature = ", ".join(["classifier", "*", *(f"{key}={declared_options(cls)[key].default!r}" for key in documented)])
-        text = [f"````{{py:class}} tta_panda.{cls.__name__}({signature}, **common)\n", *body, "````"]
+        declared = declared_options(cls)
+        signature = ", ".join(
+            ["classifier", "*", *(f"{key}={declared[key].default!r}" for key in documented), "**common"]
+        )
+        text = [f"````{{py:class}} tta_panda.{cls.__name__}({signature})\n", *body, "````"]
         return self.parse_text_to_nodes("\n".join(text))
 
 
-class DebiasOptions(SphinxDirective):
-    """The options of a way to debias methods."""
-
-    required_arguments = 1
-    classes: ClassVar = {"panda": Panda, "center": Centering, "level": Level}
-
-    def run(self) -> list[nodes.Node]:
-        cls = self.classes[self.arguments[0]]
-        meanings = _meanings(cls)
-        text = [f"````{{py:class}} tta_panda.{cls.__name__}(...)\n", _summary(cls), "", _remarks(cls)]
-        for key, option in debias_options(self.arguments[0]).items():
-            text.append(f"`{key}` = `{option.default!r}`\n: {meanings[key]}\n")
-        return self.parse_text_to_nodes("\n".join([*text, "````"]))
-
-
-def _cost_table(names: Iterable[str]) -> Iterator[str]:
-    yield f"| encoded for {IMAGES} images of {CLASSES} classes | images | images with gradient | texts | texts with gradient |"
-    yield "|---|---:|---:|---:|---:|"
-    for name in names:
-        _, *counts = astuple(_passes(name))
-        shown = " | ".join(str(count or "–") for count in counts)
+def _cost_table(names: Sequence[str]) -> Iterator[str]:
+    """Rows of Markdown, with a column for everything that any of the methods encodes."""
+    counts = {name: asdict(_passes(name)) for name in names}
+    columns = [key for key in counts[names[0]] if key != "batches" and any(count[key] for count in counts.values())]
+    titles = " | ".join(column.replace("_", " ") for column in columns)
+    yield f"| encoded for {IMAGES} images of {CLASSES} classes | {titles} |"
+    yield f"|---|{'---:|' * len(columns)}"
+    for name, count in counts.items():
+        shown = " | ".join(str(count[column] or "–") for column in columns)
         yield f"| `{name}` | {shown} |"
     yield ""
 
@@ -142,7 +130,7 @@ def _by_preset(name: str, option: str) -> str:
 
 
 def _inherited_sentence(owner: type, options: list[str]) -> str:
-    return f"\nOf {{py:class}}`tta_panda.{owner.__name__}`: {', '.join(f'`{option}`' for option in options)}.\n"
+    return f"\nAlso {', '.join(f'`{option}`' for option in options)} of {{py:class}}`tta_panda.{owner.__name__}`.\n"
 
 
 def _summary(cls: type) -> str:
