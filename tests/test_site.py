@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
-import subprocess
-import sys
+import warnings
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -16,7 +17,7 @@ from filelock import FileLock
 
 import tta_panda
 
-pytest.importorskip("sphinx", reason="the site needs tta-panda[docs]")
+build = pytest.importorskip("sphinx.cmd.build", reason="the site needs tta-panda[docs]").main
 
 
 @pytest.fixture(scope="session")
@@ -28,10 +29,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = shared / "site"
     with FileLock(shared / "site.lock"):
         if not (folder / "objects.inv").exists():
-            command = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going", str(DOCS), str(folder)]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-            assert done.returncode == 0, done.stderr
+            # What Sphinx warns of fails; that its extensions use what it deprecates does not.
+            with contextlib.redirect_stderr(io.StringIO()) as said, warnings.catch_warnings(action="ignore"):
+                failed = build(["-q", "-n", "-W", "--keep-going", str(DOCS), str(folder)])
+            assert not failed, said.getvalue()
     return folder
 
 
@@ -90,7 +91,7 @@ def test_options_and_passes_are_those_of_the_code(site):
     assert "keep = 0.3" in text
     assert "0.1 in cifar10-c, cifar100-c, imagenet-c" in text
     rows = re.findall(r"zero(?:\+panda)?\s+(\d+)", text)
-    assert rows[:2] == ["200", "202"]
+    assert rows[:2] == ["100", "101"]
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def test_the_site_can_be_searched_from_a_folder(site, visited):
     assert visited.url.split("?")[0].endswith("methods/sar.html")
 
 
-@pytest.mark.parametrize("width", [400, 800, 1300])
+@pytest.mark.parametrize("width", [400, 800, 1300, 1450])
 def test_pages_fit(site, visited, width):
     visited.set_viewport_size({"width": width, "height": 900})
     for name in ("index", "get-started", "methods", "methods/sar", "api", "results", "data", "quickstart", "faq"):

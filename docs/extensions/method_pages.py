@@ -11,26 +11,27 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+from torch import Tensor
 
 import tta_panda
 from tta_panda.methods import METHODS, parse_method
 from tta_panda.methods.base import Method
 from tta_panda.methods.passes import EncoderPasses
-from tta_panda.methods.presets import PRESETS
+from tta_panda.methods.presets import PRESETS, Preset
 from tta_panda.methods.signatures import declared_options
 
-IMAGES, CLASSES = 20, 5
-"""Of the batch whose encoder passes are counted; one negative for ten images is a whole number."""
+IMAGES, CLASSES = 10, 5
+"""Of the batch whose encoder passes are counted. Panda adds one negative for ten images."""
 
 
 class MethodFacts(SphinxDirective):
@@ -64,12 +65,10 @@ class MethodOptions(SphinxDirective):
         name = self.arguments[0]
         cls = METHODS.get(name)
         documented, inherited = _by_owner(cls)
-        body = [_remarks(cls), *_definitions(name, documented)]
-        body += [_inherited_sentence(owner, options) for owner, options in inherited.items()]
+        body = [_remarks(cls), *_definitions(name, documented), _also(inherited)]
         declared = declared_options(cls)
-        signature = ", ".join(
-            ["classifier", "*", *(f"{key}={declared[key].default!r}" for key in documented), "**common"]
-        )
+        own = ["*", *(f"{key}={declared[key].default!r}" for key in documented)] if documented else []
+        signature = ", ".join(["classifier", *own, "**common"])
         text = [f"````{{py:class}} tta_panda.{cls.__name__}({signature})\n", *body, "````"]
         return self.parse_text_to_nodes("\n".join(text))
 
@@ -90,16 +89,17 @@ def _cost_table(names: Sequence[str]) -> Iterator[str]:
 @functools.cache
 def _passes(name: str) -> EncoderPasses:
     """What a method encodes for one batch, with the preset of the embedded model."""
-    data = tta_panda.load_data("glyphs-c", "fog", limit=100)
-    classifier = tta_panda.make_classifier(_embedded_model(), data.class_names[:CLASSES])
+    classifier, images = _embedded()
     method = tta_panda.create_method(name, classifier)
-    method.adapt(next(iter(tta_panda.Stream(data, batch_size=IMAGES, seed=0)))[0])
+    method.adapt(images)
     return method.passes
 
 
 @functools.cache
-def _embedded_model() -> Any:
-    return tta_panda.load_model("mini")
+def _embedded() -> tuple[tta_panda.ZeroShotClassifier, Tensor]:
+    data = tta_panda.load_data("glyphs-c", "fog", limit=100)
+    classifier = tta_panda.ZeroShotClassifier(tta_panda.load_model("mini"), data.class_names[:CLASSES])
+    return classifier, next(iter(tta_panda.Stream(data, batch_size=IMAGES, seed=0)))[0]
 
 
 def _by_owner(cls: type[Method]) -> tuple[list[str], dict[type, list[str]]]:
@@ -113,24 +113,40 @@ def _by_owner(cls: type[Method]) -> tuple[list[str], dict[type, list[str]]]:
 
 
 def _definitions(name: str, options: Iterable[str]) -> Iterator[str]:
-    declared = declared_options(METHODS.get(name))
-    meanings = functools.reduce(lambda known, owner: _meanings(owner) | known, METHODS.get(name).__mro__, {})
+    cls = METHODS.get(name)
+    meanings = ChainMap(*map(_meanings, cls.__mro__))
     for key in options:
-        yield f"`{key}` = `{declared[key].default!r}`\n: {meanings[key]}{_by_preset(name, key)}\n"
+        default = declared_options(cls)[key].default
+        yield f"`{key}` = `{default!r}`\n: {meanings[key]}{_by_preset(name, key, default)}\n"
 
 
-def _by_preset(name: str, option: str) -> str:
+def _distinct_presets() -> Iterable[Preset]:
+    """One of those that share their methods, and differ in models and prompts."""
+    presets: dict[int, Preset] = {}
+    for preset in PRESETS.values():
+        presets.setdefault(id(preset.methods), preset)
+    return presets.values()
+
+
+def _by_preset(name: str, option: str, default: Any) -> str:
     """The values that presets set in the place of the default, each with the presets that have it."""
-    default = declared_options(METHODS.get(name))[option].default
-    values = {preset.name: preset.options(parse_method(name)).get(option, default) for preset in PRESETS.values()}
-    kept = {name: value for name, value in values.items() if "-c-" not in name and value != default}
-    groups = itertools.groupby(sorted(kept, key=lambda name: repr(kept[name])), key=lambda name: kept[name])
-    shown = "; ".join(f"`{value!r}` in {', '.join(f'`{name}`' for name in names)}" for value, names in groups)
+    presets: dict[str, list[str]] = {}
+    for preset in _distinct_presets():
+        value = preset.options(parse_method(name)).get(option, default)
+        if value != default:
+            presets.setdefault(f"`{value!r}`", []).append(f"`{preset.name}`")
+    shown = "; ".join(f"{value} in {', '.join(names)}" for value, names in presets.items())
     return f" *Presets:* {shown}." if shown else ""
 
 
-def _inherited_sentence(owner: type, options: list[str]) -> str:
-    return f"\nAlso {', '.join(f'`{option}`' for option in options)} of {{py:class}}`tta_panda.{owner.__name__}`.\n"
+def _also(inherited: Mapping[type, Sequence[str]]) -> str:
+    """A sentence that names the options of base classes, with links to where they are explained."""
+    options = {owner: ", ".join(f"`{key}`" for key in keys) for owner, keys in inherited.items()}
+    return (
+        "Also "
+        + "; ".join(f"{keys} of {{py:class}}`tta_panda.{owner.__name__}`" for owner, keys in options.items())
+        + "."
+    )
 
 
 def _summary(cls: type) -> str:
@@ -139,11 +155,7 @@ def _summary(cls: type) -> str:
 
 def _remarks(cls: type) -> str:
     """What a docstring says between its first line and the arguments."""
-    return "" if cls.__doc__ is None else "\n\n".join(_paragraphs(cls)[1:]) + "\n"
-
-
-def _paragraphs(cls: type) -> list[str]:
-    return inspect.cleandoc(cls.__doc__ or "").partition("Args:")[0].strip().split("\n\n")
+    return (inspect.getdoc(cls) or "").partition("\n\n")[2].partition("Args:")[0]
 
 
 @functools.cache
