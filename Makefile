@@ -15,8 +15,8 @@ lint: .venv/.installed-for-tests  ## check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: .venv/.installed-for-docs  ## build the documentation site: docs/_build/index.html
-	$(BIN)/python -m sphinx -n -W --keep-going docs docs/_build
+docs: .venv/.installed-for-docs  ## build the documentation site: docs/_build/html/index.html
+	$(BIN)/python -m sphinx -n -W --keep-going -d docs/_build/doctrees docs docs/_build/html
 
 clean:
 	rm -rf .venv runs build dist docs/_build

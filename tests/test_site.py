@@ -26,7 +26,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
-    folder = shared / "site"
+    folder = shared / "site" / "html"
     with FileLock(shared / "site.lock"):
         if not (folder / "objects.inv").exists():
             # What Sphinx warns of fails; that its extensions use what it deprecates does not.
