@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-faults lint clean
+.PHONY: demo test test-faults lint docs clean
 
 demo: .venv/.installed  ## compare CLIP and Tent with and without Panda on the embedded model and data
 	$(BIN)/tta-panda bench --method clip,tent --limit 1000 --output runs
@@ -18,8 +18,11 @@ lint: .venv/.installed-for-tests  ## check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: .venv/.installed-for-docs  ## build the documentation site: docs/_build/html/index.html
+	$(BIN)/python -m sphinx -n -W --keep-going -d docs/_build/doctrees docs docs/_build/html
+
 clean:
-	rm -rf .venv runs build dist
+	rm -rf .venv runs build dist docs/_build
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tta-panda needs Python 3.11 or newer; type: make PYTHON=python3.11 demo")'
@@ -29,4 +32,8 @@ clean:
 
 .venv/.installed-for-tests: .venv/.installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	touch $@
+
+.venv/.installed-for-docs: .venv/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	touch $@

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 from pathlib import Path
 
 import open_clip
@@ -110,3 +111,17 @@ def tiny_checkpoint(tiny: OpenClipModel, tmp_path: Path) -> Path:
     weights = {name: tensor.contiguous() for name, tensor in tiny.clip.state_dict().items()}
     save_file(weights, directory / "open_clip_model.safetensors")
     return directory
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium with a camera that is none; what needs it is skipped where there is no browser."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="tests in a browser need playwright")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium here")
+    fake_camera = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", *fake_camera])
+        yield browser
+        browser.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,9 +17,6 @@ from tta_panda.evaluation.store import RunStore
 
 pytest.importorskip("gradio", reason="the explorer needs tta-panda[app]")
 playwright = pytest.importorskip("playwright.sync_api", reason="the tests of the explorer need playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-if CHROMIUM is None:
-    pytest.skip("no Chromium here", allow_module_level=True)
 
 SECONDS = 60
 """For anything that takes a fraction of one on a machine that is not busy."""
@@ -39,15 +35,6 @@ def address() -> Iterator[str]:
             yield found[0]
         finally:
             server.terminate()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    fake_camera = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *fake_camera])
-        yield browser
-        browser.close()
 
 
 class Visit:

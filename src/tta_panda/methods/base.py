@@ -76,7 +76,7 @@ class Method(HasOptions, ABC):
 
     @property
     def beta(self) -> float | None:
-        """How much of the offset is subtracted: the fixed beta, or what `"auto"` chose last.
+        """How much of the offset is subtracted, which is the fixed beta or what `"auto"` chose last.
 
         None before the first choice, and where nothing has a beta. Set it to a number or to `"auto"`, which starts to
         choose afresh; a reset does not take it back.
