@@ -104,12 +104,14 @@ def _fetch(url: str, archive: Archive, target: Path, progress: Progress) -> None
         _complete(url, part, _MARGIN * archive.gigabytes * 1e9, progress)
         found = file_md5(part)
         if found != archive.md5:
-            part.unlink()
             raise DataError(
                 f"{url} is not the published file: expected md5 {archive.md5}, found {found}. It was deleted; run the "
                 "command again, or try another --mirror."
             )
         os.replace(part, target)
+    except DataError:
+        part.unlink()
+        raise
     except requests.RequestException as error:
         raise DataError(
             f"Cannot fetch {url} ({error}). What has arrived is kept: run the same command again to go on, or fetch "
@@ -152,7 +154,6 @@ def _append(url: str, part: Path, most: float, progress: Progress) -> None:
             for chunk in response.iter_content(_CHUNK):
                 done += len(chunk)
                 if done > most:
-                    part.unlink()
                     raise DataError(
                         f"{url} is not the published file, which has less than {most / 1e9:.2g} GB. It was deleted; "
                         "try another --mirror."
