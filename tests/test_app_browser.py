@@ -126,6 +126,7 @@ def test_a_stream_plays_pauses_and_is_reset(visit):
 
 def test_a_stream_that_cannot_be_played_stops_with_a_sentence(visit):
     page = visit.page
+    visit.open_tab("A stream")
     order = page.get_by_label("Order")
     order.fill("sideways")
     order.press("Enter")
