@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import open_clip
 import pytest
@@ -18,6 +18,7 @@ from tta_panda import Panda, Stream, Tent, ZeroShotClassifier, evaluate
 from tta_panda.data.dataset import ImageDataset
 from tta_panda.errors import InvalidInputError
 from tta_panda.methods import METHODS, tent
+from tta_panda.methods.base import PROTOCOLS, Method
 from tta_panda.methods.episodes import EpisodicMethod
 from tta_panda.methods.trained import TrainedMethod
 from tta_panda.models.devices import Precision
@@ -69,13 +70,8 @@ PICTURES: dict[str, Callable[[Tensor], Tensor]] = {
 @every_method
 def test_pictures_without_content(name, debias, tiny_classifier, images):
     method = make(name, debias, tiny_classifier)
-    stream = [(kind, make_empty(images[:4])) for kind, make_empty in PICTURES.items()]
-    for kind, batch in [
-        ("symbols", images[:8]),
-        *stream,
-        ("one picture alone", stream[0][1][:1]),
-        ("symbols", images[8:16]),
-    ]:
+    for kind in ("symbols", *PICTURES, "symbols"):
+        batch = PICTURES[kind](images[:4]) if kind in PICTURES else images[4:8]
         assert method.adapt(batch).isfinite().all(), kind
     assert method.skipped_steps == 0
 
@@ -92,25 +88,34 @@ def test_pixels_that_are_no_numbers_are_refused_and_leave_no_trace(name, debias,
         assert torch.equal(method.adapt(batch), undisturbed.adapt(batch))
 
 
+CLASSIFIERS: dict[str, Callable[[], ZeroShotClassifier]] = {
+    "two classes": lambda: make_classifier(2),
+    "scale 1": lambda: make_classifier(scale=1.0),
+    "scale 1000": lambda: make_classifier(scale=1000.0),
+    "bf16": lambda: make_classifier(precision="bf16"),
+    "fp16": lambda: make_classifier(precision="fp16"),
+}
+
+
 @every_method
-@pytest.mark.parametrize(
-    "classifier",
-    [
-        pytest.param(lambda: make_classifier(2), id="two classes"),
-        pytest.param(lambda: make_narrow(10_000), id="10000 classes"),
-        pytest.param(lambda: make_classifier(scale=1.0), id="scale 1"),
-        pytest.param(lambda: make_classifier(scale=1000.0), id="scale 1000"),
-        pytest.param(lambda: make_classifier(precision="bf16"), id="bf16"),
-        pytest.param(lambda: make_classifier(precision="fp16"), id="fp16"),
-    ],
-)
-@pytest.mark.parametrize("protocol", ["paper", "reference"])
-def test_classifiers_at_their_limits(classifier, protocol, name, debias, images):
-    made = classifier()
-    method = make(name, debias, made, protocol=protocol)
-    for batch in images[:8].split(4):
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_classifiers_at_their_limits(kind, name, debias, images):
+    classifier = CLASSIFIERS[kind]()
+    for protocol in PROTOCOLS:
+        method = make(name, debias, classifier, protocol=protocol)
+        assert_finite(method, images[:6].split(3))
+
+
+@pytest.mark.parametrize("name", METHODS.names())
+def test_ten_thousand_classes(name, images):
+    for debias in (None, Panda()):
+        assert_finite(make(name, debias, make_narrow(10_000)), images[:2].split(1))
+
+
+def assert_finite(method: Method, stream: Sequence[Tensor]) -> None:
+    for batch in stream:
         logits = method.adapt(batch)
-        assert logits.shape == (4, len(made.class_names)) and logits.dtype == torch.float32
+        assert logits.shape == (len(batch), len(method.classifier.class_names)) and logits.dtype == torch.float32
         assert logits.isfinite().all()
 
 

@@ -43,7 +43,7 @@ class Command:
     settled: str
     compared: tuple[str, ...]
 
-    def arguments(self, inputs: Path, output: Path, *, images: int = 100, workers: int = 2) -> list[str]:
+    def arguments(self, inputs: Path, output: Path, *, images: int = 60, workers: int = 2) -> list[str]:
         filled = {"inputs": inputs, "output": output, "images": images, "workers": workers}
         return [word.format_map(filled) for word in self.line.split()]
 
@@ -51,7 +51,7 @@ class Command:
         return self.name
 
 
-_BENCH = "bench --method clip,tent,im --corruption fog,snow --limit {images} --batch-size 20 -o {output}"
+_BENCH = "bench --method clip,tent --corruption fog,snow --limit {images} --batch-size 20 -o {output}"
 _BENCHED = ("*.json", "tables/*-accuracy.csv", "tables/*-bias.csv")  # other tables have seconds in them
 
 COMMANDS = [
@@ -59,7 +59,7 @@ COMMANDS = [
     Command("bench --workers", f"{_BENCH} --workers {{workers}}", "*.json", _BENCHED),
     Command(
         "reproduce",
-        "reproduce fig-ratio --quick --limit 20 --seed 0 --workers 1 -o {output}",
+        "reproduce fig-histograms --quick --limit 20 --seed 0 --workers 1 -o {output}",
         "records/*.json",
         ("records/*.json", "*/*.csv"),
     ),
@@ -87,7 +87,7 @@ COMMANDS = [
 ]
 
 
-def write_inputs(folder: Path, images: int = 100) -> Path:
+def write_inputs(folder: Path, images: int = 60) -> Path:
     """What the commands work on."""
     write_clean_cifar(folder / "clean", count=10 * images)
     for index in range(images // 4):

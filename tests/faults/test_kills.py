@@ -99,7 +99,10 @@ def finish(arguments: list[str]) -> float:
 
 
 def live(arguments: list[str], at_most: float) -> float | None:
-    """Run a command, and kill it when it is so old; its workers end by themselves. None, or the seconds that it took."""
+    """Run a command, and kill it when it is so old; its workers end by themselves.
+
+    Returns the seconds that it took, or None where it was killed.
+    """
     with tempfile.NamedTemporaryFile() as errors:
         begin = time.monotonic()
         process = fork(arguments, Path(errors.name))
