@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
-import subprocess
+import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from commands import COMMANDS, Command, Damage, finish, identities, start, units, wait_for_group, write_inputs
+from commands import COMMANDS, Command, Damage, fork, identities, units, wait_for_group, write_inputs
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs kill -9")
 
@@ -39,6 +40,7 @@ class Trial:
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    finish(["--version"])  # libraries are imported before any life is measured
     return write_inputs(tmp_path_factory.mktemp("inputs"))
 
 
@@ -75,7 +77,10 @@ def kill_and_resume(command: Command, inputs: Path, folder: Path, kills: int) ->
         arguments = command.arguments(inputs, output)
         for share in shares[place : place + 2]:
             trial.moments.append(share * life)
-            trial.hits += _killed(start(arguments), share * life)
+            lived = live(arguments, share * life)
+            trial.hits += lived is None
+            if lived is not None and not finished:
+                trial.life = lived  # the machine has less to do than before
             trial.damage.add(settled, units(output, command.settled), finished=False)
             trial.damage.remade += len(finished - identities(output, command.settled))
             finished = identities(output, command.settled)
@@ -86,17 +91,29 @@ def kill_and_resume(command: Command, inputs: Path, folder: Path, kills: int) ->
     return trial
 
 
-def _killed(process: subprocess.Popen[str], seconds: float) -> bool:
-    """Kill a process when it is so old, unless it has ended; its workers end by themselves."""
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        wait_for_group(process)
-        return True
-    assert process.returncode == 0, process.stderr and process.stderr.read()
-    return False
+def finish(arguments: list[str]) -> float:
+    """Run a command to its end; returns the seconds that it took."""
+    lived = live(arguments, 600)
+    assert lived is not None, f"{arguments} takes too long"
+    return lived
+
+
+def live(arguments: list[str], at_most: float) -> float | None:
+    """Run a command, and kill it when it is so old; its workers end by themselves.
+
+    Returns the seconds that it took, or None where it was killed.
+    """
+    with tempfile.NamedTemporaryFile() as errors:
+        begin = time.monotonic()
+        process = fork(arguments, Path(errors.name))
+        process.join(at_most)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            wait_for_group(process.pid)
+            return None
+        assert process.exitcode == 0, errors.read().decode()
+        return time.monotonic() - begin
 
 
 @every_command

@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import COMMANDS, Command, start, wait_for_group, write_inputs
+from commands import COMMANDS, Command, files, start, wait_for_group, write_inputs
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 GOES_ON = {
     "bench": "Finished runs are in {output}; the same command goes on from there.",
+    "bench --workers": "Finished runs are in {output}; the same command goes on from there.",
     "reproduce": "Finished runs are in {output}; the same command goes on from there.",
     "data make": "Finished files are in {output}; the same command makes the others.",
     "corrupt": "Finished images are in {output}; the same command goes on from there.",
@@ -34,8 +35,8 @@ def test_an_interrupted_command_says_what_is_kept(
 ) -> None:
     output = tmp_path / "out"
     process = start(command.arguments(inputs, output))
-    deadline = time.monotonic() + 60
-    while not any(path.is_file() for path in output.rglob("*")):
+    deadline = time.monotonic() + 300
+    while not files(output, command.settled or "*"):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     (os.killpg if to_all else os.kill)(process.pid, caught)
@@ -44,7 +45,7 @@ def test_an_interrupted_command_says_what_is_kept(
     assert time.monotonic() - interrupted < 10
     assert process.returncode == 128 + caught
     assert errors == f"Interrupted. {GOES_ON[command.name].format(output=output)}\n"
-    wait_for_group(process, seconds=5)
+    wait_for_group(process.pid, seconds=5)
 
 
 @pytest.mark.faults
@@ -63,7 +64,7 @@ def test_a_watched_folder_is_finished_and_its_state_written(inputs: Path, tmp_pa
         str(state),
     ]
     process = start(watching)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not rows.exists() or rows.read_bytes().count(b"\n") < 200:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
