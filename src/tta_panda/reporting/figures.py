@@ -72,6 +72,8 @@ def _draw_panel(panel: Panel) -> Drawing:
     if panel.log_y:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
+    if panel.from_zero:
+        axes.set_ylim(bottom=0)
     if panel.names:
         axes.set_xticks(list(panel.names), map(_name, panel.names.values()), rotation=90, fontsize=8)
     axes.set_axisbelow(True)

@@ -41,6 +41,8 @@ class Panel:
     title: str = ""
     log_x: bool = False
     log_y: bool = False
+    from_zero: bool = False
+    """Whether y begins at zero, so that small changes look small."""
     names: Mapping[float, str] = field(default_factory=dict)
     """Of parts of the x axis, each in the place of its number: domains, say, that follow each other."""
 

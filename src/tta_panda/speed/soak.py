@@ -136,10 +136,13 @@ def _now(settings: Settings, device: torch.device) -> float:
 
 
 def _figure(courses: Sequence[Course]) -> LineFigure:
-    memory = [
-        Line(each.name, each.images, [size / 2**20 for size in each.memory], hue=hue)
-        for hue, each in enumerate(courses)
+    memory, speed = [], []
+    for hue, course in enumerate(courses):
+        thousands = [images / 1000 for images in course.images]
+        memory.append(Line(course.name, thousands, [size / 2**20 for size in course.memory], hue=hue))
+        speed.append(Line(course.name, thousands, course.speed, hue=hue))
+    panels = [
+        Panel("thousand images", "memory of the process (MB)", memory, from_zero=True),
+        Panel("thousand images", "images per second", speed, from_zero=True),
     ]
-    speed = [Line(each.name, each.images, each.speed, hue=hue) for hue, each in enumerate(courses)]
-    panels = [Panel("images", "memory of the process (MB)", memory), Panel("images", "images per second", speed)]
     return LineFigure("Memory and speed along a stream", panels, name="soak")
