@@ -16,13 +16,14 @@ from tta_panda.registry import Registry
 
 PACKAGE = Path(tta_panda.__file__).parent
 MAY_IMPORT = {
+    "engines": set(),
     "panda": set(),
     "views": set(),
     "models": set(),
     "data": set(),
     "methods": {"panda", "models", "views"},
-    "evaluation": {"panda", "models", "methods", "data"},
-    "prediction": {"models", "methods", "data"},
+    "evaluation": {"panda", "models", "methods", "data", "engines"},
+    "prediction": {"models", "methods", "data", "engines"},
     "results": {"methods", "data", "evaluation"},
     "experiments": {"panda", "models", "methods", "data", "evaluation", "results"},
     "reporting": {"evaluation", "results"},
@@ -41,6 +42,7 @@ MAY_IMPORT = {
         "prediction",
         "speed",
         "app",
+        "engines",
     },
 }
 COMMON = {"allocator", "atomic", "checks", "chunks", "errors", "escapes", "framing", "pictures", "progress", "registry"}
@@ -62,6 +64,13 @@ def test_imports_point_one_way(part):
     for path in (PACKAGE / part).rglob("*.py"):
         foreign = imported_parts(path) - {part} - COMMON
         assert foreign <= MAY_IMPORT[part], f"{path.relative_to(PACKAGE)} imports {sorted(foreign - MAY_IMPORT[part])}"
+
+
+@pytest.mark.parametrize("part", ["evaluation", "prediction"])
+def test_what_is_done_does_not_know_where(part):
+    for path in (PACKAGE / part).rglob("*.py"):
+        named = set(re.findall(r"tta_panda\.engines\.(\w+)", path.read_text(encoding="utf-8")))
+        assert named <= {"base"}, f"{path.relative_to(PACKAGE)} knows {named}"
 
 
 def test_every_part_is_covered():

@@ -17,7 +17,7 @@ from tta_panda.engines.base import Done, Failed
 from tta_panda.engines.ray import Machine, RayEngine, Share, divide
 from tta_panda.errors import InvalidInputError, MissingExtraError, WorkerError
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,6 @@ def cluster() -> Iterator[str]:
     cluster = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
     cluster.add_node(**size)
     yield cluster.address
-    ray.shutdown()
     cluster.shutdown()
 
 
@@ -85,7 +84,6 @@ def test_records_are_those_of_the_local_engine(cluster: str, tmp_path: Path) -> 
         assert runner.store.existing(configs) == outcomes[name].records
     assert len(list((tmp_path / "ray").iterdir())) == 1  # a worker was killed
     assert not outcomes["ray"].missing()
-    assert len({node["NodeID"] for node in ray.nodes()}) == 2
     local, remote = (list(outcome.records.values()) for outcome in outcomes.values())
     assert [record.environment for record in local] == [record.environment for record in remote]
     for one, other in zip(local[:2], remote[:2], strict=True):

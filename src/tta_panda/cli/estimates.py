@@ -63,10 +63,13 @@ def _costs(works: Sequence[Work]) -> Iterator[tuple[Work, list[RunConfig], Cost]
         missing = work.runner.missing(work.runs)
         together = [[config] for config in missing] if work.runner.evaluator.timed else divide(missing)
         tasks += [(work, task) for task in together]
-    with make_progress("counting encoder passes", len(tasks)) as progress:
+    groups = {tuple(config.method for config in task) for _, task in tasks}  # each is counted once
+    with make_progress("counting encoder passes", len(groups)) as progress:
         for work, task in tasks:
             yield work, task, task_cost(task, work.setup.sources)
-            progress.advance(progress.task_ids[0])
+            if (methods := tuple(config.method for config in task)) in groups:
+                groups.remove(methods)
+                progress.advance(progress.task_ids[0])
 
 
 def _row(data: str, names: list[str], cost: Cost) -> dict[str, Any]:

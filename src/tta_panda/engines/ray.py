@@ -1,4 +1,4 @@
-"""A Ray cluster: one that is running, or one that is started on this machine for as long as this process lives.
+"""A Ray cluster: one that is running, or one that is started on this machine for the time of the work.
 
 Every worker is an actor that keeps model and data. What it makes is sent back to this process, so machines need no file
 system in common for results; model and data have to be reachable from each of them, under the same names.
@@ -11,8 +11,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -56,17 +57,28 @@ class RayEngine(Engine):
         if not tasks:
             return
         ray = _import_ray()
-        self._connect(ray)
-        machines = [Machine.of(node["Resources"]) for node in ray.nodes() if node["Alive"]]
-        share = divide(machines, self.workers, self.gpus_per_worker)
-        yield from Crew[Task](partial(_Actor, ray, share, work), share.workers).run(tasks, advance)
+        with redirect_stdout(sys.stderr), self._connected(ray):  # Ray prints on stdout that a node has died
+            machines = [Machine.of(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+            share = divide(machines, self.workers, self.gpus_per_worker)
+            yield from Crew[Task](partial(_Actor, ray, share, work), share.workers).run(tasks, advance)
+
+    @contextmanager
+    def _connected(self, ray: Any) -> Iterator[None]:
+        """Join the cluster, or start one that ends with the block, unless this process belongs to one already."""
+        if ray.is_initialized():
+            yield
+            return
+        own_handler = signal.getsignal(signal.SIGTERM)
+        try:
+            self._connect(ray)
+            if callable(own_handler) and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, own_handler)  # Ray has set one of its own
+            yield
+        finally:
+            ray.shutdown()
 
     def _connect(self, ray: Any) -> None:
-        """Join the cluster, or start one, unless that was done before. It ends with this process."""
-        if ray.is_initialized():
-            return
         quiet = {"logging_level": "error", "log_to_driver": False}
-        own_handler = signal.getsignal(signal.SIGTERM)
         try:
             if self.address is not None:
                 _check_reachable(self.address)
@@ -80,9 +92,6 @@ class RayEngine(Engine):
                 f"There is no Ray cluster {where} ({str(error).strip().splitlines()[0]}). Start one with: ray start "
                 "--head, or omit --address to have one started."
             ) from error
-        finally:
-            if callable(own_handler) and threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, own_handler)  # Ray sets one of its own
 
 
 def _check_reachable(address: str) -> None:
