@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tta_panda.prediction.shards import ShardedJob
     from tta_panda.prediction.summary import Summary
 
+
 @takes_options
 def predict(
     options: PredictOptions,
