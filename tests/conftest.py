@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import open_clip
@@ -12,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tta_panda import ZeroShotClassifier, load_data, load_model
+from tta_panda import ZeroShotClassifier, load_data, load_model, methods
 from tta_panda.data.glyphs import draw_glyphs
 from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
+from tta_panda.methods import METHODS
 from tta_panda.models.openclip import OpenClipModel
 
 TINY = {
@@ -44,6 +46,16 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 def _one_thread() -> None:
     """Small tensors lose time to more threads, and results are compared bit by bit."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    """Undo registrations of methods."""
+    before = dict(METHODS._targets)
+    yield
+    METHODS._targets.clear()
+    METHODS._targets.update(before)
+    methods._registered.clear()
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from tta_panda.methods import METHODS, parse_method
 from tta_panda.methods.presets import PRESETS
 
 COMMANDS: Any = typer.main.get_command(app)  # of click, or of what typer has in its place
+GROUPS = {name for name, command in COMMANDS.commands.items() if hasattr(command, "commands")}
 UsageError = typer.BadParameter.__mro__[1]
 EXTENDING, STARTING = DOCS / "extending.md", DOCS / "get-started.md"  # with tests of their own
 
@@ -38,7 +39,9 @@ def commands(page: Path) -> Iterator[list[str]]:
     names = "|".join(COMMANDS.commands)  # sentences about a command may omit `tta-panda`
     for line in lines:
         if line.startswith("tta-panda ") or re.match(rf"({names}) .*--", line):
-            yield shlex.split(line.removeprefix("tta-panda "), comments=True)
+            arguments = shlex.split(line.removeprefix("tta-panda "), comments=True)
+            if arguments not in ([group] for group in GROUPS):  # a sentence about all its commands
+                yield arguments
 
 
 def parse(arguments: list[str]) -> dict[str, Any]:

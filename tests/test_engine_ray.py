@@ -71,7 +71,7 @@ def cluster() -> Iterator[str]:
     cluster.shutdown()
 
 
-def test_records_are_those_of_the_local_engine(cluster: str, tmp_path: Path) -> None:
+def test_records_are_those_of_the_local_engine(cluster: str, tmp_path: Path, registered: None) -> None:
     register_method("mishap", "mishaps:Mishap")
     for folder in ("local", "ray"):
         (tmp_path / folder).mkdir()

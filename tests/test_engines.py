@@ -133,7 +133,7 @@ def test_no_more_workers_than_tasks() -> None:
 # Runs
 
 
-def test_a_run_that_fails_takes_no_other_of_its_pass_with_it(tmp_path: Path) -> None:
+def test_a_run_that_fails_takes_no_other_of_its_pass_with_it(tmp_path: Path, registered: None) -> None:
     register_method("mishap", "mishaps:Mishap")
     folder = tmp_path / "tries"
     folder.mkdir()

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from conftest import TINY, TINY_OPTIONS, make_tiny
 from torch import Tensor
 
-from tta_panda import BAT, CLIP, DMN, ETA, SAR, TPS, TPT, DeYO, Panda, Tent, Zero, ZeroShotClassifier, methods
+from tta_panda import BAT, CLIP, DMN, ETA, SAR, TPS, TPT, DeYO, Panda, Tent, Zero, ZeroShotClassifier
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.methods import (
     METHODS,
@@ -466,16 +466,6 @@ class Mine(TrainedMethod):
             logits = self.logits(batch)
             self.step(-logits.softmax(dim=1).pow(self.power).sum(dim=1).mean())
         return logits
-
-
-@pytest.fixture
-def registered():
-    """Undo registrations."""
-    before = dict(METHODS._targets)
-    yield
-    METHODS._targets.clear()
-    METHODS._targets.update(before)
-    methods._registered.clear()
 
 
 def test_a_method_of_ones_own_works_by_name(registered, tiny_classifier, images):
