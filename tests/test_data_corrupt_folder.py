@@ -30,8 +30,8 @@ def images(tmp_path: Path) -> Path:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    """All files but the notes of settings."""
-    found = (path for path in sorted(root.rglob("*")) if path.is_file() and path.suffix != ".json")
+    """All files but the notes of settings, and the lock."""
+    found = (path for path in sorted(root.rglob("*")) if path.is_file() and path.suffix not in (".json", ".lock"))
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}
 
 
