@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from data_files import random_images, write_image
+from mishaps import Doubling
 from PIL import Image
 from typer.testing import CliRunner
 
 from tta_panda.cli import app, main
+from tta_panda.engines.base import prepare_worker
 from tta_panda.errors import TtaPandaWarning
-from tta_panda.evaluation.run import _prepare_worker
 
 pytestmark = pytest.mark.filterwarnings("ignore::tta_panda.errors.TtaPandaWarning")
 
@@ -113,6 +114,6 @@ def test_notes_are_shown_once(
 
 def test_workers_do_not_repeat_notes() -> None:
     with warnings.catch_warnings(record=True) as caught:
-        _prepare_worker(1, {})
+        prepare_worker(Doubling(), 1)
         warnings.warn("said while planning", TtaPandaWarning, stacklevel=1)
     assert caught == []
