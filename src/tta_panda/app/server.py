@@ -106,10 +106,11 @@ class OnlyFromHere:
         await (_REFUSED if refused else self.app)(scope, receive, send_with_policy)
 
     def _is_own(self, headers: Headers) -> bool:
-        asked = headers.get("host", "")
+        asked: str = headers.get("host", "")
+        origin: str = headers.get("origin", f"//{asked}")
         if self.hosts and (re.fullmatch(r"\[?(.*?)]?(:\d+)?", asked) or [""])[1] not in self.hosts:
             return False
-        return headers.get("origin", f"//{asked}").partition("//")[2] == asked
+        return origin.partition("//")[2] == asked
 
 
 _REFUSED = PlainTextResponse("The explorer does not answer pages of other addresses.", status_code=403)
