@@ -55,7 +55,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[list[Trial]]:
     lines = [f"{'command':16}" + "".join(f"{header:>9}" for header in headers), *map(str, trials)]
     for trial in trials:
         lines.append(f"{trial.command}, seed {SEED}: killed at {', '.join(f'{m:.2f}' for m in trial.moments)} s")
-    if terminal is not None:  # as it is in the workers of pytest-xdist
+    if terminal is not None:  # the workers of pytest-xdist have none
         with capture.global_and_fixture_disabled():
             terminal.write_line("\n\n" + "\n".join(lines))
 
