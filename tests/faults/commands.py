@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from data_files import write_clean_cifar, write_image
@@ -104,7 +104,7 @@ _forks = multiprocessing.get_context("forkserver") if os.name == "posix" else mu
 _forks.set_forkserver_preload(["tta_panda.cli", "tta_panda.evaluation.run", "tta_panda.reporting.pages"])
 
 
-def fork(arguments: list[str], errors: Path) -> ForkServerProcess:
+def fork(arguments: list[str], errors: Path) -> BaseProcess:
     """The command line as a process group of its own, which has imported the libraries when it begins to live."""
     process = _forks.Process(target=_become, args=(arguments, str(errors)))
     process.start()

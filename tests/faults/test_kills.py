@@ -49,15 +49,15 @@ def table(request: pytest.FixtureRequest) -> Iterator[list[Trial]]:
     """Trials, which are printed when all have been made."""
     trials: list[Trial] = []
     yield trials
-    terminal = request.config.pluginmanager.get_plugin("terminalreporter")
-    if terminal is None:  # as in the workers of pytest-xdist
-        return
+    plugins = request.config.pluginmanager
+    terminal, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
     headers = ("kills", "hit", *(each.name for each in dataclasses.fields(Damage)), "life (s)")
-    terminal.write_line("\n\n" + f"{'command':16}" + "".join(f"{header:>9}" for header in headers))
+    lines = [f"{'command':16}" + "".join(f"{header:>9}" for header in headers), *map(str, trials)]
     for trial in trials:
-        terminal.write_line(str(trial))
-    for trial in trials:
-        terminal.write_line(f"{trial.command}, seed {SEED}: killed at {', '.join(f'{m:.2f}' for m in trial.moments)} s")
+        lines.append(f"{trial.command}, seed {SEED}: killed at {', '.join(f'{m:.2f}' for m in trial.moments)} s")
+    if terminal is not None:  # the workers of pytest-xdist have none
+        with capture.global_and_fixture_disabled():
+            terminal.write_line("\n\n" + "\n".join(lines))
 
 
 def kill_and_resume(command: Command, inputs: Path, folder: Path, kills: int) -> Trial:
