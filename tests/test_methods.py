@@ -25,6 +25,7 @@ from tta_panda.methods import (
     list_methods,
     parse_method,
     register_method,
+    register_targets,
     registered_targets,
 )
 from tta_panda.methods.base import FrozenMethod, Method
@@ -507,7 +508,7 @@ def test_registrations_reach_other_processes_by_their_module(registered):
     register_method("local", Local)
     assert METHODS.get("local") is Local
     with pytest.raises(InvalidInputError, match="'local' was defined in a script"):
-        registered_targets(["local"])
+        register_targets(registered_targets(["local"]))  # as a worker does
     assert registered_targets(["tent"]) == {}  # a method that is not used does not stand in the way
 
 
