@@ -86,6 +86,9 @@ COMMANDS = [
     ),
 ]
 
+SOME = [command for command in COMMANDS if command.name in ("bench --workers", "corrupt", "predict --state")]
+"""For the short version of a test: records, files and rows."""
+
 
 def write_inputs(folder: Path, images: int = 60) -> Path:
     """What the commands work on."""

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from commands import COMMANDS, Command, Damage, fork, identities, units, wait_for_group, write_inputs
+from commands import COMMANDS, SOME, Command, Damage, fork, identities, units, wait_for_group, write_inputs
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs kill -9")
 
 SEED = 0
-every_command = pytest.mark.parametrize("command", COMMANDS, ids=str)
 
 
 @dataclass
@@ -116,7 +115,7 @@ def live(arguments: list[str], at_most: float) -> float | None:
         return time.monotonic() - begin
 
 
-@every_command
+@pytest.mark.parametrize("command", SOME, ids=str)
 def test_two_kills_lose_nothing(command: Command, inputs: Path, tmp_path: Path) -> None:
     trial = kill_and_resume(command, inputs, tmp_path, kills=2)
     assert trial.damage == Damage(), trial
@@ -124,7 +123,7 @@ def test_two_kills_lose_nothing(command: Command, inputs: Path, tmp_path: Path) 
 
 
 @pytest.mark.faults
-@every_command
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_thirty_kills_lose_nothing(command: Command, inputs: Path, tmp_path: Path, table: list[Trial]) -> None:
     trial = kill_and_resume(command, inputs, tmp_path, kills=30)
     table.append(trial)
