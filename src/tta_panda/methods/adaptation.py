@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator
-from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from tta_panda.errors import UnsupportedModelError
 from tta_panda.models.backends import check_trainable
@@ -100,86 +99,65 @@ def _adaptable(model: ImageModel, text: bool, skip_last_blocks: int) -> dict[str
     return adapted
 
 
-class BatchStatistics:
-    """Lets the BatchNorm layers of an encoder normalise with the mean and variance of the images in a pass.
+def has_batch_norm(encoder: nn.Module) -> bool:
+    """Whether an encoder has layers that can normalise with the statistics of a batch."""
+    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in encoder.modules())
 
-    A layer stays in evaluation mode with statistics that change nothing: its input is standardised first, with
-    gradients through mean and variance, which gives what training mode would give. A single image has no statistics of
-    a batch, so it is standardised by the running ones.
+
+class BatchStatistics(TorchFunctionMode):
+    """While it is entered, BatchNorm normalises with the mean and variance of the images in a pass.
+
+    Args:
+        images: how many of the first are images. Those that follow, negatives, are normalised alike and do not count.
     """
 
-    def __init__(self) -> None:
-        self.layers = 0  # that use them
-        self._images: int | None = None  # how many of the first in a pass are images; None for all
+    def __init__(self, images: int):
+        super().__init__()
+        self.images = images
 
-    @torch.inference_mode(False)  # statistics of the caller's inference mode could not be used in training
-    def attach(self, encoder: nn.Module) -> None:
-        """Use them from now on."""
-        for layer in encoder.modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is not None:
-                assert layer.running_var is not None
-                mean, scale = layer.running_mean.float(), (layer.running_var.float() + layer.eps).rsqrt()
-                layer.register_forward_pre_hook(partial(self._standardise, running=(mean, scale)))
-                layer.running_mean = torch.zeros_like(layer.running_mean)
-                layer.running_var = torch.ones_like(layer.running_var) - layer.eps
-                self.layers += 1
-
-    @contextlib.contextmanager
-    def of(self, images: int) -> Iterator[None]:
-        """Passes in which only so many are images; negatives come after them."""
-        self._images = images
-        try:
-            yield
-        finally:
-            self._images = None
-
-    def _standardise(
-        self, layer: nn.Module, inputs: tuple[Tensor, ...], running: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor]:
-        values = inputs[0].float()
-        images = len(values) if self._images is None else self._images
-        if images < 2:
-            mean, scale = (each.view(_per_channel(values)) for each in running)
-            standard = (values - mean) * scale
-        else:
-            standard = Standardise.apply(values, images, cast(nn.BatchNorm2d, layer).eps)
-        return (standard.to(inputs[0].dtype),)
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is not F.batch_norm:
+            return function(*args, **(kwargs or {}))
+        values, weight, bias, eps = args[0], kwargs["weight"], kwargs["bias"], kwargs["eps"]
+        if len(values) == self.images:
+            return F.batch_norm(values, None, None, weight, bias, training=True, eps=eps)
+        return NormaliseByFirst.apply(values, weight, bias, self.images, eps)
 
 
-class Standardise(torch.autograd.Function):
-    """Values (N, C, ...) with the mean and variance of the first of them, the images, taken to 0 and 1.
+class NormaliseByFirst(torch.autograd.Function):
+    """BatchNorm of values (N, C, ...) by the mean and variance of the first of them, on torch's own kernels.
 
-    Autograd could derive it from `var_mean`, which takes several times as long as the kernels of BatchNorm.
+    Autograd could derive it from `var_mean`, which takes several times as long.
     """
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, images: int, eps: float) -> Tensor:
-        standard, mean, scale = torch.native_batch_norm(values[:images], None, None, None, None, True, 0.0, eps)
-        ctx.save_for_backward(values, mean, scale)
-        ctx.images, ctx.eps = images, eps
-        if images == len(values):
-            return standard
-        shape = _per_channel(values)
-        return torch.cat([standard, (values[images:] - mean.view(shape)) * scale.view(shape)])
+    def forward(ctx: Any, values: Tensor, weight: Tensor | None, bias: Tensor | None, first: int, eps: float) -> Tensor:
+        normalised = torch.empty_like(values)
+        affine, dtype = (weight, bias), torch.promote_types(values.dtype, torch.float32)  # of mean and scale
+        mean, scale = values.new_empty(2, values.shape[1], dtype=dtype)
+        unused = mean[:0], scale[:0]
+        torch.native_batch_norm(
+            values[:first], *affine, None, None, True, 0.0, eps, out=(normalised[:first], mean, scale)
+        )
+        variance = scale.square().reciprocal() - eps
+        torch.native_batch_norm(
+            values[first:], *affine, mean, variance, False, 0.0, eps, out=(normalised[first:], *unused)
+        )
+        ctx.save_for_backward(values, weight, mean, variance, scale)
+        ctx.first, ctx.eps = first, eps
+        return normalised
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        values, mean, scale = ctx.saved_tensors
-        images, others, shape = values[: ctx.images], values[ctx.images :], _per_channel(values)
-        statistics = (None, None, None, mean, scale, True, ctx.eps, [True, False, False])
-        of_images = torch.ops.aten.native_batch_norm_backward(gradient[: ctx.images], images, *statistics)[0]
-        if not len(others):
-            return of_images, None, None
-        # What follows the images depends on them through mean and scale only.
-        mean, scale = mean.view(shape), scale.view(shape)
-        count, over = images.numel() // images.shape[1], [0, *range(2, values.ndim)]
-        of_others = gradient[ctx.images :] * scale
-        by_mean = -of_others.sum(over, keepdim=True) / count
-        by_variance = -(of_others * (others - mean)).sum(over, keepdim=True) * scale.square() / count
-        of_images.add_(by_mean - by_variance * mean).addcmul_(by_variance, images)
-        return torch.cat([of_images, of_others]), None, None
-
-
-def _per_channel(values: Tensor) -> tuple[int, ...]:
-    """The shape in which one number for each channel fits values (N, C, ...)."""
-    return (1, -1, *(1 for _ in values.shape[2:]))
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        values, weight, mean, variance, scale = ctx.saved_tensors
+        given = (gradient, values, weight, mean, variance, None, None, False, ctx.eps, [True, True, True])
+        of_values, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(*given)
+        # The first values have a part in mean and variance, and through these in everything.
+        first = values[: ctx.first]
+        share = scale if weight is None else scale * weight
+        share = share * first.shape[1] / first.numel()
+        slope = share * scale * of_weight
+        level = share * of_bias - slope * mean
+        shape = (1, -1, *(1 for _ in values.shape[2:]))
+        of_values[: ctx.first].sub_(level.view(shape)).addcmul_(first, slope.view(shape), value=-1)
+        return of_values, of_weight, of_bias, None, None

@@ -69,7 +69,7 @@ class DeYO(TrainedMethod):
     def _adapt(self, batch: Batch) -> Tensor:
         against_negatives = self.follows_reference and self.features.are_debiased and isinstance(self.debias, Panda)
         with torch.enable_grad():
-            encoded = self.features.embed(batch.images, self.model) if against_negatives else self.encode(batch)
+            encoded = self.embed(batch.images) if against_negatives else self.encode(batch)
             logits = self.classify(encoded)
             confident = (entropy(logits.detach()) < self.filter_margin).nonzero()[:, 0]
             if len(confident):
@@ -97,7 +97,7 @@ class DeYO(TrainedMethod):
     def _without_shape(self, batch: Batch, encoded: Encoded, confident: Tensor) -> Tensor | None:
         if self.destroy == "none":
             return None
-        destroyed = self.features.embed(self._destroy(batch.images[confident]), self.model)
+        destroyed = self.embed(self._destroy(batch.images[confident]))
         # The correction is the batch's: what was destroyed is still seen through the same corruption.
         corrected = encoded.select(confident)._replace(features=destroyed.features)
         return self.classify(corrected).softmax(dim=-1)
@@ -109,7 +109,7 @@ class DeYO(TrainedMethod):
         with torch.no_grad():
             embedded, destroyed = encoded.features[:0], None
             if len(negatives.images):  # a single image of a single patch has none
-                embedded = self.features.embed(negatives.images, self.model).features
+                embedded = self.embed(negatives.images).features
                 destroyed = self.classifier.logits(embedded).mean(dim=0, keepdim=True).softmax(dim=-1)
         logits = self.classify(self.features.corrected(self.features.with_offset(encoded, negatives, embedded)))
         return logits, None if destroyed is None else destroyed.expand_as(logits)

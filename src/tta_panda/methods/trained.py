@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -10,13 +11,13 @@ from torch import Tensor, nn
 
 from tta_panda.checks import check_range
 from tta_panda.errors import UnsupportedModelError
-from tta_panda.methods.adaptation import BatchStatistics, NormStatistics, adaptable_copy
+from tta_panda.methods.adaptation import BatchStatistics, NormStatistics, adaptable_copy, has_batch_norm
 from tta_panda.methods.base import Method, MethodOptions
 from tta_panda.methods.batch import Batch, Encoded
 from tta_panda.methods.guard import WITNESSES, add_batch, is_too_far, no_drift
 from tta_panda.methods.locking import one_at_a_time
 from tta_panda.models.base import Classifier, ImageModel
-from tta_panda.panda import Correction
+from tta_panda.panda import Correction, Negatives
 
 
 class TrainingOptions(MethodOptions, total=False):
@@ -77,12 +78,10 @@ class TrainedMethod(Method):
         self.model, self.adapted = adaptable_copy(
             classifier.model, text=self.adapts_text, skip_last_blocks=skip_last_blocks
         )
-        self.batch_statistics = BatchStatistics()
-        if norm_statistics == "batch":
-            self.batch_statistics.attach(self.model.image_encoder)
+        self.uses_batch_statistics = norm_statistics == "batch" and has_batch_norm(self.model.image_encoder)
         if micro_batch is not None:
             check_range("micro_batch", micro_batch, 1)
-            if self.batch_statistics.layers:
+            if self.uses_batch_statistics:
                 raise UnsupportedModelError(
                     f"micro_batch={micro_batch} cannot be used here: {classifier.model.name} normalises with the mean "
                     "and variance of whole batches. Add norm_statistics=running."
@@ -109,8 +108,17 @@ class TrainedMethod(Method):
 
     def encode(self, batch: Batch, class_embeddings: Tensor | None = None) -> Encoded:
         """Features by the model as it is now."""
-        with self.batch_statistics.of(len(batch.images)):
+        with self._normalising_by(len(batch.images)):
             return self.features.encode(batch, self.model, class_embeddings)
+
+    def embed(self, images: Tensor, negatives: Negatives | None = None) -> Encoded:
+        """Embeddings of prepared images by the model as it is now, with the offset if they end with the negatives."""
+        with self._normalising_by(len(images) - (0 if negatives is None else len(negatives.images))):
+            return self.features.embed(images, self.model, negatives)
+
+    def _normalising_by(self, images: int) -> AbstractContextManager[object]:
+        """A pass of so many images; a single one has no statistics of a batch, so it takes the running ones."""
+        return BatchStatistics(images) if self.uses_batch_statistics and images > 1 else nullcontext()
 
     def logits(self, batch: Batch) -> Tensor:
         """Logits (B, K) by the model as it is now."""
@@ -152,12 +160,11 @@ class TrainedMethod(Method):
     @torch.no_grad()
     def _unadapted_logits(self, batch: Batch, witnesses: Tensor) -> Tensor:
         """What the model of the beginning predicts for some images of a batch that has been encoded."""
-        if not self.batch_statistics.layers:  # with these, predictions depend on the whole batch
+        if not self.uses_batch_statistics:  # with these, predictions depend on the whole batch
             batch, witnesses = batch.select(witnesses), torch.arange(len(witnesses))
         adapted = {name: parameter.clone() for name, parameter in self.adapted.items()}
         self._load_parameters(self._initial)
-        with self.batch_statistics.of(len(batch.images)):
-            encoded = self.features.embed(batch.everything, self.model, batch.negatives)
+        encoded = self.embed(batch.everything, batch.negatives)
         self._load_parameters(adapted)
         return self.classify(encoded._replace(correction=batch.correction or Correction()))[witnesses]
 

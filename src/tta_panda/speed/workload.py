@@ -91,7 +91,7 @@ def _recorded(model: ImageModel) -> Iterator[list[Pass]]:
 def _trainable(method: TrainedMethod) -> tuple[ImageModel, list[nn.Parameter]]:
     """A copy of the method's model to train, in which BatchNorm itself takes the statistics of a pass."""
     model, adapted = adaptable_copy(method.classifier.model, text=method.adapts_text)
-    for layer in model.image_encoder.modules() if method.batch_statistics.layers else ():
+    for layer in model.image_encoder.modules() if method.uses_batch_statistics else ():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             layer.running_mean = layer.running_var = None
     return model, list(adapted.values())
