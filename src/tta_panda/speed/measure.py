@@ -101,10 +101,12 @@ def take_turns(
     advance: Advance = lambda _share: None,
     device: str = "cpu",
     before: Mapping[str, Callable[[], object]] = MappingProxyType({}),
+    is_enough: Callable[[Timings], bool] = lambda _timings: False,
 ) -> Timings:
     """Call every way once to warm up, and then once in each round, every other round in reverse order.
 
-    `before` has what precedes some of the ways, each time, and is not timed.
+    `before` has what precedes some of the ways, each time, and is not timed. Rounds end early where what was measured
+    so far `is_enough`.
     """
     timings = Timings({way: [] for way in ways}, {way: [] for way in ways})
     place = torch.device(device)
@@ -118,4 +120,7 @@ def take_turns(
                 timings.seconds[way].append(seconds)
                 timings.processor[way].append(processor)
             advance(1 / len(ways) / (rounds + 1))
+        if turn and is_enough(timings):
+            advance((rounds - turn) / (rounds + 1))
+            break
     return timings

@@ -17,9 +17,16 @@ from tta_panda.speed.measure import Advance, Report, Row, Settings, Timings, tak
 from tta_panda.speed.workload import bare_passes, draw_pictures, make_classes, standing
 from tta_panda.views import apply_view_plan, sample_view_plan
 
-_ROUNDS = 9
+_FEWEST_ROUNDS, _MOST_ROUNDS = 7, 60
+_PRECISION = 0.01  # rounds go on until all margins are below this
 _REFRESH_EVERY = 10
 _LIMITED = ("plain", "panda")
+_RATIOS = {
+    "x limit": ("plain", "limit of plain"),
+    "+panda: x limit": ("panda", "limit of panda"),
+    "x plain": ("panda", "plain"),
+    "x plain, refreshed": ("refreshed", "plain"),
+}
 
 
 def measure_methods(settings: Settings, advance: Advance) -> Report:
@@ -33,7 +40,8 @@ def measure_methods(settings: Settings, advance: Advance) -> Report:
         f"{settings.model}: {settings.batch_size} images, {settings.classes} classes, "
         f"{torch.get_num_threads()} thread(s), medians by {settings.clock}.",
         "x limit: over the same encoder passes (and views) alone. x plain: with Panda over without. "
-        f"x plain, refreshed: the same with refresh_every={_REFRESH_EVERY}.",
+        f"x plain, refreshed: the same with refresh_every={_REFRESH_EVERY}. Without --rounds, methods take turns until "
+        f"all margins are below {_PRECISION}, or {_MOST_ROUNDS} times.",
     ]
     for name in names:
         try:
@@ -59,11 +67,25 @@ def _timings(name: str, classifier: Classifier, images: Tensor, settings: Settin
             ways[f"passes of {kind}"] = bare_passes(method, images)
     features = methods["plain"].features
     ways["views"] = partial(_make_views, features, images) if features.views else lambda: None
-    timings = take_turns(ways, settings.rounds or _ROUNDS, advance, settings.device, before).by(settings.clock)
+
+    def is_enough(taken: Timings) -> bool:
+        return settings.rounds is None and _is_precise(_combined(taken, settings))
+
+    rounds = settings.rounds or _MOST_ROUNDS
+    return _combined(take_turns(ways, rounds, advance, settings.device, before, is_enough), settings)
+
+
+def _combined(timings: Timings, settings: Settings) -> Timings:
+    """With the limits, and with the mean of the batches that draw negatives and those that do not."""
     for kind in _LIMITED:
         timings.combine(f"limit of {kind}", {f"passes of {kind}": 1, "views": 1})
     timings.combine("refreshed", {"panda": 1 / _REFRESH_EVERY, "between": 1 - 1 / _REFRESH_EVERY})
-    return timings
+    return timings.by(settings.clock)
+
+
+def _is_precise(timings: Timings) -> bool:
+    margins = [timings.ratio(*pair).margin for pair in _RATIOS.values()]
+    return len(timings.seconds["plain"]) >= _FEWEST_ROUNDS and max(margins) <= _PRECISION
 
 
 def _make_views(features: Features, images: Tensor) -> None:
@@ -79,13 +101,8 @@ def _make_views(features: Features, images: Tensor) -> None:
 
 
 def _columns(timings: Timings) -> Row:
-    ratios = {
-        "x limit": ("plain", "limit of plain"),
-        "+panda: x limit": ("panda", "limit of panda"),
-        "x plain": ("panda", "plain"),
-        "x plain, refreshed": ("refreshed", "plain"),
-    }
     columns: Row = {"ms": 1000 * timings.of("plain").median, "views: ms": 1000 * timings.of("views").median}
-    for place, (title, (way, other)) in enumerate(ratios.items()):
+    columns["rounds"] = len(timings.seconds["plain"])
+    for place, (title, (way, other)) in enumerate(_RATIOS.items()):
         columns[title], columns["±" + "'" * place] = timings.ratio(way, other)
     return columns

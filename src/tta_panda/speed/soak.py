@@ -7,7 +7,8 @@ import gc
 import itertools
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,28 +36,32 @@ _STREAMS = ("tent+panda", "dmn+panda", _PREDICT)
 _PICTURES = 2_000  # drawn once, and shown again and again
 _READINGS, _WARM_UP = 50, 5  # of speed and memory along a stream; what the first ones say is not counted
 _NOISE = 20.0  # standard deviation, of 255
+_PACE_EVERY = 10  # batches, the encoder alone is timed: a machine that slows down slows both
 
 
 class Course(NamedTuple):
-    """What was read along a stream: images so far, bytes in use, images per second since the reading before."""
+    """What was read along a stream: images so far, bytes in use, and since the reading before, images per second and
+    how many times as long batches took as bare encoder passes in between."""
 
     name: str
     images: list[int]
     memory: list[int]
     speed: list[float]
+    times_encoder: list[float]
 
     @property
     def row(self) -> Row:
         images, megabytes = self.images[_WARM_UP:], np.array(self.memory[_WARM_UP:]) / 2**20
         half = _WARM_UP + len(images) // 2
-        first, second = Spread.of(self.speed[_WARM_UP:half]), Spread.of(self.speed[half:])
+        first, second = Spread.of(self.times_encoder[_WARM_UP:half]), Spread.of(self.times_encoder[half:])
         return {
             "stream": self.name,
             "images": self.images[-1],
             "MB": float(np.median(megabytes)),
             "largest less smallest": float(np.ptp(megabytes)),
             "MB per 100,000 images": float(np.polyfit(images, megabytes, 1)[0]) * 100_000,
-            "images/s, first half": first.median,
+            "images/s": float(np.median(self.speed[_WARM_UP:])),
+            "x encoder, first half": first.median,
             "second half": second.median,
             "±": float(np.hypot(first.margin, second.margin)),
         }
@@ -73,6 +78,7 @@ def measure_soak(settings: Settings, advance: Advance) -> Report:
     model = load_model(settings.model, settings.device)
     classifier = make_classes(model, settings.classes)
     pictures = draw_pictures(min(settings.images, _PICTURES), model.image_size)
+    pace = partial(torch.no_grad()(model.encode_image), model.prepare(pictures[: settings.batch_size]))
     names = settings.methods or _STREAMS
     courses = []
     for name in names:
@@ -83,11 +89,12 @@ def measure_soak(settings: Settings, advance: Advance) -> Report:
         else:
             stream = _adapt(create_method(name, classifier), pictures, settings.batch_size)
         with contextlib.closing(stream):
-            courses.append(_follow(name, stream, batches, settings, lambda share: advance(share / len(names))))
+            course = _follow(name, stream, pace, batches, settings, lambda share: advance(share / len(names)))
+        courses.append(course)
     notes = [
         f"{model.name}, batches of {settings.batch_size} images, {settings.classes} classes, "
         f"{torch.get_num_threads()} thread(s), by {settings.clock}; the first {_WARM_UP} of {_READINGS} readings are "
-        "left out."
+        f"left out. x encoder: over a bare pass of as many images, made after every {_PACE_EVERY} batches."
     ]
     return Report([course.row for course in courses], notes, [_figure(courses)])
 
@@ -113,26 +120,35 @@ def _predict(classifier: Classifier, pictures: Tensor, batch_size: int) -> Gener
         yield from job.run(itertools.cycle(paths))
 
 
-def _follow(name: str, stream: Iterator[object], batches: int, settings: Settings, advance: Advance) -> Course:
+def _follow(
+    name: str, stream: Iterator[object], pace: Callable[[], object], batches: int, settings: Settings, advance: Advance
+) -> Course:
     """Take so many batches of a stream, and read speed and memory on the way."""
-    device = torch.device(settings.device)
-    course = Course(name, [], [], [])
+    course = Course(name, [], [], [], [])
     done = 0
     for reading in range(1, _READINGS + 1):
         due = reading * batches // _READINGS - done
-        start = _now(settings, device)
-        for _ in itertools.islice(stream, due):
-            advance(1 / batches)
-        seconds = _now(settings, device) - start
+        taken, paces = 0.0, []
+        for start in range(0, due, _PACE_EVERY):
+            several = min(_PACE_EVERY, due - start)
+            begin = _now(settings)
+            for _ in itertools.islice(stream, several):
+                pass
+            middle = _now(settings)
+            pace()
+            taken += middle - begin
+            paces.append(_now(settings) - middle)
+            advance(several / batches)
         done += due
         course.images.append(done * settings.batch_size)
-        course.memory.append(memory_in_use(device) or 0)
-        course.speed.append(due * settings.batch_size / seconds)
+        course.memory.append(memory_in_use(torch.device(settings.device)) or 0)
+        course.speed.append(due * settings.batch_size / taken)
+        course.times_encoder.append(taken / due / float(np.median(paces)))
     return course
 
 
-def _now(settings: Settings, device: torch.device) -> float:
-    return clock(device) if settings.clock == "time" else time.process_time()
+def _now(settings: Settings) -> float:
+    return clock(torch.device(settings.device)) if settings.clock == "time" else time.process_time()
 
 
 def _figure(courses: Sequence[Course]) -> LineFigure:
@@ -140,9 +156,9 @@ def _figure(courses: Sequence[Course]) -> LineFigure:
     for hue, course in enumerate(courses):
         thousands = [images / 1000 for images in course.images]
         memory.append(Line(course.name, thousands, [size / 2**20 for size in course.memory], hue=hue))
-        speed.append(Line(course.name, thousands, course.speed, hue=hue))
+        speed.append(Line(course.name, thousands, course.times_encoder, hue=hue))
     panels = [
         Panel("thousand images", "memory of the process (MB)", memory, from_zero=True),
-        Panel("thousand images", "images per second", speed, from_zero=True),
+        Panel("thousand images", "time of a batch, × encoder", speed, from_zero=True),
     ]
     return LineFigure("Memory and speed along a stream", panels, name="soak")
