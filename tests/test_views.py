@@ -19,7 +19,7 @@ from torchvision.transforms.functional import hflip, pil_to_tensor, resize, resi
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.views import AUGMENTATIONS, OPERATIONS, ViewPlan, apply_view_plan, make_views, sample_view_plan
 from tta_panda.views.crops import crop_views
-from tta_panda.views.opencv import views_by_opencv
+from tta_panda.views.opencv import write_views
 from tta_panda.views.operations import INDIVIDUAL, SHARED
 from tta_panda.views.plan import NO_OPERATION
 from tta_panda.views.reference import apply_view_plan_by_picture
@@ -204,8 +204,10 @@ def test_whole_views_equal_pillow(augmentation, images):
 
 def by_opencv(images: Tensor, plan: ViewPlan) -> Tensor:
     """Whatever their size; by default, small ones are made otherwise."""
-    every = slice(None)
-    return torch.stack([torch.stack(list(views_by_opencv(i, plan, n, every))) for n, i in enumerate(grid(images))])
+    made = torch.empty(len(plan), plan.count, 3, *plan.sides)
+    for place, image in enumerate(grid(images)):
+        write_views(made[place].numpy(), image, plan, place, slice(None))
+    return made
 
 
 def with_operation(plan: ViewPlan, name: str, strengths: list[float]) -> ViewPlan:
