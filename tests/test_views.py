@@ -244,6 +244,8 @@ def test_views_by_opencv_are_near_those_of_pillow(images):
     apart = (apply_view_plan(large, plan) - apply_view_plan(large, plan, exact=True)).abs() * 255
     assert 0.01 < apart.mean() < 1
     assert torch.equal(by_opencv(large, plan), apply_view_plan(large, plan))
+    by_pixels = large.contiguous(memory_format=torch.channels_last)
+    assert torch.equal(apply_view_plan(by_pixels, plan), apply_view_plan(large, plan))
 
 
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS)
@@ -256,8 +258,9 @@ def test_parts_give_the_bits_of_the_whole(augmentation, images):
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_threads_do_not_matter_and_their_number_stays(threads):
-    images = made_images(3, 24, 24)
+@pytest.mark.parametrize("side", [24, 100])
+def test_threads_do_not_matter_and_their_number_stays(threads, side):
+    images = made_images(3, side, side)
     alone = make_views(images, 8, generator())
     before = torch.get_num_threads()
     try:
@@ -295,9 +298,10 @@ def test_views_of_any_size(augmentation, batch, views, height, width, seed):
     assert made.min() >= 0 and made.max() <= 1 + 1e-6
 
 
+@pytest.mark.parametrize("side", [16, 100])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_dtype_is_kept_and_no_gradient_is_tracked(dtype):
-    images = made_images(2, 16, 16).to(dtype).requires_grad_()
+def test_dtype_is_kept_and_no_gradient_is_tracked(dtype, side):
+    images = made_images(2, side, side).to(dtype).requires_grad_()
     made = make_views(images.detach(), 4, generator())
     assert made.dtype == dtype
     assert not apply_view_plan(images, sample_view_plan("augmix", images.shape, 3, generator())).requires_grad

@@ -1,8 +1,8 @@
 """Views made with OpenCV, one after another: on a processor, several times as fast as those that equal Pillow's.
 
-Tables and translations are Pillow's. Where pixels are interpolated, values are rounded once, and those of mere crops not
-at all, while Pillow rounds twice or cuts off; the rim of a picture that was turned or sheared blends into the black
-around it.
+Tables and translations are Pillow's. Where pixels are interpolated, Pillow rounds twice or cuts off; here values are
+rounded once, and not at all in plain crops that are enlarged. The rim of a picture that was turned or sheared blends
+into the black around it.
 
 Operations that change values are not applied one by one: each changes a table, in which pixels are looked up when they
 are moved or mixed.
@@ -32,15 +32,18 @@ _UNCHANGED = np.arange(256, dtype=np.uint8)[None].repeat(3, axis=0)
 
 
 def write_views(made: NDArray[np.float32], image: Tensor, plan: ViewPlan, place: int, part: slice) -> None:
-    """Write some of the planned views to `made` (V, 3, h, w): of an image (3, H, W) of uint8 at its place in the plan."""
+    """Write some of the planned views of an image (3, H, W) of uint8 to `made` (V, 3, h, w), in [0, 1].
+
+    `place` is that of the image in the plan.
+    """
     picture = image.contiguous().numpy()
-    mere_crops = plan.augmentation == "crops"
-    level = np.float32(1 / 255) if mere_crops else np.uint8(1)  # what a grey level becomes when it is cropped
+    only_crops = plan.augmentation == "crops"  # written to their place at once
+    level = np.float32(1 / 255) if only_crops else np.uint8(1)  # what one grey level is in a crop
     scaled = picture * level
     drawn = (plan.boxes, plan.flips, plan.operations, plan.strengths, plan.weights / 255)
     views = zip(made, *(values[place, part].tolist() for values in drawn), strict=True)
     for view, (top, left, height, width), flip, operations, strengths, weights in views:
-        crop = view if mere_crops else np.empty(view.shape, np.uint8)
+        crop = view if only_crops else np.empty(view.shape, np.uint8)
         inside = np.s_[:, top : top + height, left : left + width]
         if height > plan.sides[0] or width > plan.sides[1]:
             np.multiply(_reduced(picture[inside], plan.sides), level, out=crop)
@@ -48,7 +51,7 @@ def write_views(made: NDArray[np.float32], image: Tensor, plan: ViewPlan, place:
             _enlarge(scaled[inside], crop)
         if flip:
             cv2.flip(_tall(crop), 1, dst=_tall(crop))
-        if not mere_crops:
+        if not only_crops:
             chains = [_apply_chain(crop, *chain) for chain in zip(operations, strengths, strict=True)]
             _mix(crop, chains, weights, view)
 
@@ -102,20 +105,22 @@ def _counts(planes: Planes, tables: Tables) -> NDArray[np.int64]:
 
 
 def _mix(crop: Planes, chains: Sequence[Changed], weights: Sequence[float], mixed: NDArray[np.float32]) -> None:
-    """Write the weighted sum, not rounded, to `mixed`."""
-    tables = _UNCHANGED * weights[0]  # for the crop and all chains that move no pixels
-    moved = []
+    """Write the weighted sum to `mixed`, not rounded."""
+    tables = _UNCHANGED * weights[0]  # of the crop, and of all chains that move no pixels
+    moved: list[tuple[Planes, float]] = []
     for (planes, changed), weight in zip(chains, weights[1:], strict=True):
         if planes is crop:
             tables = tables + changed * weight
         else:
             moved.append((_look_up(planes, changed), weight))
-    kept = 1 - sum(weight for _, weight in moved)
-    for plane, table, target in zip(crop, (tables / kept).astype(np.float32), mixed, strict=True):
+    # The fastest way to add bytes to floats is a running mean: share * planes + (1 - share) * mixed. So the sum so far is
+    # kept divided by what later steps leave of it, which is 1 in the end.
+    left = 1 - sum(weight for _, weight in moved)
+    for plane, table, target in zip(crop, (tables / left).astype(np.float32), mixed, strict=True):
         cv2.LUT(plane, table, dst=target)
     for planes, weight in moved:
-        kept += weight
-        cv2.accumulateWeighted(_tall(planes), _tall(mixed), weight / kept)  # the sum so far times kept - weight over kept
+        left += weight
+        cv2.accumulateWeighted(_tall(planes), _tall(mixed), weight / left)
 
 
 def _moved(matrix: Callable[[float, int, int], list[list[float]]], planes: Planes, strength: float) -> Planes:
