@@ -113,8 +113,8 @@ def _mix(crop: Planes, chains: Sequence[Changed], weights: Sequence[float], mixe
             tables = tables + changed * weight
         else:
             moved.append((_look_up(planes, changed), weight))
-    # The fastest way to add bytes to floats is a running mean: share * planes + (1 - share) * mixed. So the sum so far is
-    # kept divided by what later steps leave of it, which is 1 in the end.
+    # The fastest way to add bytes to floats is a running mean: share * planes + (1 - share) * mixed. So the sum so far
+    # is divided by what later steps leave of it, which is 1 in the end.
     left = 1 - sum(weight for _, weight in moved)
     for plane, table, target in zip(crop, (tables / left).astype(np.float32), mixed, strict=True):
         cv2.LUT(plane, table, dst=target)
