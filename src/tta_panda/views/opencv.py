@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import cv2
@@ -27,6 +27,7 @@ from tta_panda.views.plan import NO_OPERATION, OPERATIONS, ViewPlan
 
 Planes = NDArray[np.uint8]  # (3, h, w)
 Changed = tuple[Planes, Tables]  # planes, and the tables (3, 256) in which they have yet to be looked up
+Counts = NDArray[np.int64]  # (3, 256) how often each value occurs
 
 _UNCHANGED = np.arange(256, dtype=np.uint8)[None].repeat(3, axis=0)
 
@@ -52,7 +53,8 @@ def write_views(made: NDArray[np.float32], image: Tensor, plan: ViewPlan, place:
         if flip:
             cv2.flip(_tall(crop), 1, dst=_tall(crop))
         if not only_crops:
-            chains = [_apply_chain(crop, *chain) for chain in zip(operations, strengths, strict=True)]
+            count = cache(partial(_counts, crop))  # once for all chains, if at all
+            chains = [_apply_chain(crop, count, *chain) for chain in zip(operations, strengths, strict=True)]
             _mix(crop, chains, weights, view)
 
 
@@ -72,7 +74,9 @@ def _tall(planes: NDArray[Any]) -> NDArray[Any]:
     return planes.reshape(-1, planes.shape[2])
 
 
-def _apply_chain(planes: Planes, operations: Sequence[int], strengths: Sequence[float]) -> Changed:
+def _apply_chain(
+    planes: Planes, count: Callable[[], Counts], operations: Sequence[int], strengths: Sequence[float]
+) -> Changed:
     table = _UNCHANGED
     for operation, strength in zip(operations, strengths, strict=True):
         if operation == NO_OPERATION:
@@ -80,8 +84,9 @@ def _apply_chain(planes: Planes, operations: Sequence[int], strengths: Sequence[
         name = OPERATIONS[operation]
         if name in _MOVES:
             planes, table = _MOVES[name](_look_up(planes, table), strength), _UNCHANGED
+            count = cache(partial(_counts, planes))
         elif name in TABLES:
-            table = np.take_along_axis(TABLES[name](_counts(planes, table)), table.astype(np.intp), -1)
+            table = np.take_along_axis(TABLES[name](_looked_up(count(), table)), table.astype(np.intp), -1)
         else:
             table = _CHANGES[name](table, int(strength))
     return planes, table
@@ -96,12 +101,16 @@ def _look_up(planes: Planes, tables: Tables) -> Planes:
     return found
 
 
-def _counts(planes: Planes, tables: Tables) -> NDArray[np.int64]:
-    """How often each value occurs (3, 256) once planes are looked up."""
+def _counts(planes: Planes) -> Counts:
     counts = [cv2.calcHist([plane], [0], None, [256], [0, 256]).ravel() for plane in planes]
-    if tables is not _UNCHANGED:
-        counts = [np.bincount(*pair, 256) for pair in zip(tables, counts, strict=True)]
     return np.stack(counts).astype(np.int64)
+
+
+def _looked_up(counts: Counts, tables: Tables) -> Counts:
+    """How often each value occurs once pixels are looked up."""
+    if tables is _UNCHANGED:
+        return counts
+    return np.stack([np.bincount(*pair, 256) for pair in zip(tables, counts, strict=True)]).astype(np.int64)
 
 
 def _mix(crop: Planes, chains: Sequence[Changed], weights: Sequence[float], mixed: NDArray[np.float32]) -> None:
