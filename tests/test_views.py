@@ -19,7 +19,7 @@ from torchvision.transforms.functional import hflip, pil_to_tensor, resize, resi
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.views import AUGMENTATIONS, OPERATIONS, ViewPlan, apply_view_plan, make_views, sample_view_plan
 from tta_panda.views.crops import crop_views
-from tta_panda.views.opencv import views_by_opencv
+from tta_panda.views.opencv import write_views
 from tta_panda.views.operations import INDIVIDUAL, SHARED
 from tta_panda.views.plan import NO_OPERATION
 from tta_panda.views.reference import apply_view_plan_by_picture
@@ -204,8 +204,10 @@ def test_whole_views_equal_pillow(augmentation, images):
 
 def by_opencv(images: Tensor, plan: ViewPlan) -> Tensor:
     """Whatever their size; by default, small ones are made otherwise."""
-    every = slice(None)
-    return torch.stack([torch.stack(list(views_by_opencv(i, plan, n, every))) for n, i in enumerate(grid(images))])
+    made = torch.empty(len(plan), plan.count, 3, *plan.sides)
+    for place, image in enumerate(grid(images)):
+        write_views(made[place].numpy(), image, plan, place, slice(None))
+    return made
 
 
 def with_operation(plan: ViewPlan, name: str, strengths: list[float]) -> ViewPlan:
@@ -242,6 +244,8 @@ def test_views_by_opencv_are_near_those_of_pillow(images):
     apart = (apply_view_plan(large, plan) - apply_view_plan(large, plan, exact=True)).abs() * 255
     assert 0.01 < apart.mean() < 1
     assert torch.equal(by_opencv(large, plan), apply_view_plan(large, plan))
+    by_pixels = large.contiguous(memory_format=torch.channels_last)
+    assert torch.equal(apply_view_plan(by_pixels, plan), apply_view_plan(large, plan))
 
 
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS)
@@ -254,8 +258,9 @@ def test_parts_give_the_bits_of_the_whole(augmentation, images):
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_threads_do_not_matter_and_their_number_stays(threads):
-    images = made_images(3, 24, 24)
+@pytest.mark.parametrize("side", [24, 100])
+def test_threads_do_not_matter_and_their_number_stays(threads, side):
+    images = made_images(3, side, side)
     alone = make_views(images, 8, generator())
     before = torch.get_num_threads()
     try:
@@ -293,9 +298,10 @@ def test_views_of_any_size(augmentation, batch, views, height, width, seed):
     assert made.min() >= 0 and made.max() <= 1 + 1e-6
 
 
+@pytest.mark.parametrize("side", [16, 100])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_dtype_is_kept_and_no_gradient_is_tracked(dtype):
-    images = made_images(2, 16, 16).to(dtype).requires_grad_()
+def test_dtype_is_kept_and_no_gradient_is_tracked(dtype, side):
+    images = made_images(2, side, side).to(dtype).requires_grad_()
     made = make_views(images.detach(), 4, generator())
     assert made.dtype == dtype
     assert not apply_view_plan(images, sample_view_plan("augmix", images.shape, 3, generator())).requires_grad

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tta_panda.errors import InvalidInputError
 from tta_panda.views.exact import views_as_pillow
-from tta_panda.views.opencv import views_by_opencv
+from tta_panda.views.opencv import write_views
 from tta_panda.views.plan import ViewPlan, sample_view_plan
 
 _PIXELS_AT_ONCE = 1 << 19  # views are made in groups that stay in the processor's cache
@@ -96,7 +96,6 @@ def _fill(made: Tensor, images: Tensor, plan: ViewPlan, exact: bool) -> None:
         # so it costs nothing.
         torch.empty(30 << 20, dtype=torch.uint8)
     by_opencv = on_processor and not exact and math.prod(plan.sides) >= _LARGE
-    views_of = views_by_opencv if by_opencv else views_as_pillow
     grid = images if images.dtype == torch.uint8 else images.detach().float().mul(255).round_().clamp_(0, 255).byte()
     groups = max(1, math.ceil(plan.count * plan.sides[0] * plan.sides[1] / _PIXELS_AT_ONCE))
     size = max(1, math.ceil(plan.count / groups))
@@ -105,8 +104,13 @@ def _fill(made: Tensor, images: Tensor, plan: ViewPlan, exact: bool) -> None:
     @torch.no_grad()  # holds for one thread only
     def fill_group(task: tuple[int, slice]) -> None:
         image, part = task
-        for place, view in zip(made[image, part], views_of(grid[image], plan, image, part), strict=True):
-            place.copy_(view)  # while it is in the cache
+        target = made[image, part]
+        if by_opencv:
+            views = target if target.dtype == torch.float32 else torch.empty(target.shape)
+            write_views(views.numpy(), grid[image], plan, image, part)
+        else:
+            views = views_as_pillow(grid[image], plan, image, part)
+        target.copy_(views)  # does nothing where they are the same
 
     with _single_threaded() as allowed:
         _run(fill_group, tasks, allowed if on_processor else 1)
