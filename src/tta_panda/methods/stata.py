@@ -84,7 +84,7 @@ class StatA(FrozenMethod):
         anchor = _anchor(features, F.normalize(self.classifier.class_embeddings, dim=-1), by_text.exp())
         anchored = anchor.log_likelihoods(features)  # (B, K)
         at_texts = torch.add(self.text_weight * by_text, anchored, alpha=1 / SOFTNESS)
-        unary, shares = at_texts, by_text.exp()
+        unary, logits, shares = at_texts, by_text, by_text.exp()
         for step in range(self.steps + 1):
             if step:  # classes that no image is assigned to stay at their texts
                 counts = shares.argmax(dim=1).bincount(minlength=shares.shape[1])
@@ -93,7 +93,9 @@ class StatA(FrozenMethod):
                 moved = fitted.log_likelihoods(features) - anchored[:, present]
                 unary = at_texts.index_add(1, present, moved, alpha=1 / SOFTNESS)
             for _ in range(self.inner_steps):
-                logits = torch.addmm(unary, agreement, shares)
+                before, logits = logits, torch.addmm(unary, agreement, shares)
+                if torch.equal(logits, before):  # and so would all further ones be
+                    break
                 shares = logits.softmax(dim=-1)
         return logits.log_softmax(dim=-1)
 
@@ -122,4 +124,5 @@ def _nearest(features: Tensor, count: int) -> Tensor:
     others = cosines.masked_fill(torch.eye(len(features), dtype=torch.bool, device=features.device), -torch.inf)
     nearest = others.topk(min(count, len(features) - 1), dim=1).indices
     weights = torch.zeros_like(cosines).scatter_(1, nearest, cosines.gather(1, nearest))
-    return weights + weights.T
+    both = weights + weights.T
+    return both.to_sparse() if both.device.type == "cpu" else both  # few are not zero
