@@ -96,7 +96,7 @@ class DMN(FrozenMethod):
         def read_single() -> Tensor:
             """Of classes with at most one entry (k, B): attention makes of it what it is."""
             own = rows[order[:single], :1]
-            is_held = (since[own] <= turn.T) & (turn.T < until[own])
+            is_held = (since[own] <= turn.T) & (until[own] > turn.T)
             return (stay.rows("features", own[:, 0]) @ queries.T).mul_(is_held)
 
         def read(chunk: slice) -> Tensor:
