@@ -88,12 +88,19 @@ class DMN(FrozenMethod):
         """Cosines (B, K) of unit queries (B, D) with what each class looks like from there."""
         labels = stay.column("labels")
         rows = rows_by_class(labels, len(self.classifier.class_names))  # (K, S)
-        order = (rows >= 0).sum(dim=1).argsort()  # classes with as many entries together, so that few rows are empty
+        counts, order = (rows >= 0).sum(dim=1).sort()  # classes with as many entries together: few rows are empty
+        single = int((counts <= 1).sum())
         since, until = F.pad(stay.since, (0, 1)), F.pad(stay.until, (0, 1))  # the row -1 is never held
         turn = torch.arange(len(queries), device=labels.device)[:, None]
 
+        def read_single() -> Tensor:
+            """Of classes with at most one entry (k, B): attention makes of it what it is."""
+            own = rows[order[:single], :1]
+            is_held = (since[own] <= turn.T) & (until[own] > turn.T)
+            return (stay.rows("features", own[:, 0]) @ queries.T).mul_(is_held)
+
         def read(chunk: slice) -> Tensor:
-            own = rows[order[chunk]]
+            own = rows[order[single:][chunk]]
             own = own[:, (own >= 0).any(dim=0), None].mT  # (k, 1, S)
             is_held = (since[own] <= turn) & (turn < until[own])  # (k, B, S)
             slots = stay.rows("features", own[:, 0])  # (k, S, D)
@@ -104,7 +111,10 @@ class DMN(FrozenMethod):
             return attention.mul_(similarity).sum(dim=-1) / squares.clamp_min_(1e-24).sqrt_()
 
         floats_per_class = max(len(queries), rows.shape[1]) * queries.shape[1]
-        return in_chunks(read, len(rows), max(1, FLOATS_PER_PASS // floats_per_class))[order.argsort()].T
+        parts = [read_single()] if single else []
+        if single < len(rows):
+            parts.append(in_chunks(read, len(rows) - single, max(1, FLOATS_PER_PASS // floats_per_class)))
+        return torch.cat(parts)[order.argsort()].T
 
 
 def rows_by_class(labels: Tensor, classes: int) -> Tensor:

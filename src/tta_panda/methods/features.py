@@ -137,12 +137,13 @@ class Features:
             return encoded._replace(offset=None, correction=Correction())
         if self.source is not None and encoded.offset is None:
             raise InvalidInputError("This batch was encoded without negatives; encode it with the Panda that uses it.")
+        correction = correction or self.active.fixed
         return encoded._replace(correction=correction or self.active.decide(self._evidence(encoded, class_embeddings)))
 
     def _evidence(self, encoded: Encoded, class_embeddings: Tensor | None) -> Evidence:
         scale, features = self.classifier.logit_scale, encoded.features.detach()
         text, directions = self.classifier.class_embeddings, self.classifier.directions
-        if class_embeddings is not None:
+        if class_embeddings is not None and class_embeddings is not text:
             text = class_embeddings.detach()
             directions = count_directions(text)
         offset = None if encoded.offset is None else encoded.offset.detach() @ text.T

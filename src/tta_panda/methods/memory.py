@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import NamedTuple
 
 import torch
@@ -66,11 +65,14 @@ def offer(memory: Entries, batch: Entries, slots: int, eligible: Tensor | None =
     afterwards at once, each as it was at its turn.
     """
     before, size = len(memory["labels"]), len(batch["labels"])
-    since, until, entropies = [0] * before, [size] * before, memory["entropies"].tolist()
-    by_class: defaultdict[int, list[int]] = defaultdict(list)
-    for entry, label in enumerate(memory["labels"].tolist()):
-        by_class[label].append(entry)
+    entered: list[int] = []
+    left: dict[int, int] = {}
+    entropies = memory["entropies"].tolist()
     labels, offered = batch["labels"].tolist(), batch["entropies"].tolist()
+    by_class: dict[int, list[int]] = {label: [] for label in labels}
+    for entry, label in enumerate(memory["labels"].tolist()):
+        if label in by_class:
+            by_class[label].append(entry)
     for image in range(size) if eligible is None else eligible.nonzero()[:, 0].tolist():
         own = by_class[labels[image]]
         if len(own) >= slots:
@@ -78,10 +80,13 @@ def offer(memory: Entries, batch: Entries, slots: int, eligible: Tensor | None =
             if not offered[image] < entropies[worst]:
                 continue
             own.remove(worst)
-            until[worst] = image
-        own.append(len(since))
-        since.append(image)
-        until.append(size)
+            left[worst] = image
+        own.append(before + len(entered))
+        entered.append(image)
         entropies.append(offered[image])
-    first, last = torch.tensor([since, until], dtype=torch.long, device=memory["labels"].device)
-    return Stay(memory, {name: batch[name][first[before:]] for name in memory}, first, last, size)
+    images = memory["labels"].new_tensor(entered)
+    since = torch.cat([images.new_zeros(before), images])
+    until = torch.full_like(since, size)
+    if left:
+        until[list(left)] = images.new_tensor(list(left.values()))
+    return Stay(memory, {name: batch[name][images] for name in memory}, since, until, size)

@@ -31,8 +31,9 @@ class Gaussians(NamedTuple):
     def log_likelihoods(self, features: Tensor) -> Tensor:
         """(B, K) of features (B, D), up to a constant. Expanded, as all differences at once would be (B, K, D)."""
         scaled = self.means / self.variances
-        squares = features.square() @ self.variances.reciprocal().T - 2 * features @ scaled.T
-        return -(squares + (self.means * scaled + self.variances.log()).sum(dim=-1)) / 2
+        constants = torch.addcmul(self.variances.log(), self.means, scaled).sum(dim=-1)
+        squares = torch.addmm(constants, features.square(), self.variances.reciprocal().T)
+        return torch.addmm(squares, features, scaled.T, beta=-0.5)
 
 
 class StatA(FrozenMethod):
@@ -79,17 +80,22 @@ class StatA(FrozenMethod):
     def _adapt_encoded(self, encoded: Encoded) -> Tensor:
         by_text = self.classify(encoded).log_softmax(dim=-1)  # (B, K)
         features = F.normalize(encoded.features, dim=-1)
-        agreement = _nearest(features, self.neighbours) * SOFTNESS / (2 * self.neighbours)  # (B, B)
+        agreement = _nearest(features, self.neighbours) / (2 * self.neighbours)  # (B, B)
         anchor = _anchor(features, F.normalize(self.classifier.class_embeddings, dim=-1), by_text.exp())
-        anchored = log_likelihoods = anchor.log_likelihoods(features)  # (B, K)
-        logits, shares = by_text, by_text.exp()
+        anchored = anchor.log_likelihoods(features)  # (B, K)
+        at_texts = torch.add(self.text_weight * by_text, anchored, alpha=1 / SOFTNESS)
+        unary, logits, shares = at_texts, by_text, by_text.exp()
         for step in range(self.steps + 1):
             if step:  # classes that no image is assigned to stay at their texts
-                present, counts = shares.argmax(dim=1).unique(return_counts=True)
-                fitted = self._fit(features, shares[:, present], counts[:, None], anchor.select(present))
-                log_likelihoods = anchored.index_copy(1, present, fitted.log_likelihoods(features))
+                counts = shares.argmax(dim=1).bincount(minlength=shares.shape[1])
+                present = counts.nonzero()[:, 0]
+                fitted = self._fit(features, shares[:, present], counts[present, None], anchor.select(present))
+                moved = fitted.log_likelihoods(features) - anchored[:, present]
+                unary = at_texts.index_add(1, present, moved, alpha=1 / SOFTNESS)
             for _ in range(self.inner_steps):
-                logits = self.text_weight * by_text + (log_likelihoods + agreement @ shares) / SOFTNESS
+                before, logits = logits, torch.addmm(unary, agreement, shares)
+                if torch.equal(logits, before):  # and so would all further ones be
+                    break
                 shares = logits.softmax(dim=-1)
         return logits.log_softmax(dim=-1)
 
@@ -98,10 +104,11 @@ class StatA(FrozenMethod):
         weights = (shares / shares.sum(dim=0)).T  # (k, B)
         trust = counts / (counts + self.alpha)  # (k, 1)
         own_means = weights @ features
-        means = F.normalize(trust * F.normalize(own_means, dim=-1) + (1 - trust) * anchor.means, dim=-1)
-        own = (weights @ features.square() - 2 * means * own_means + means.square()).clamp_min(0)
-        variances = trust * own + (1 - trust) * (anchor.variances + (anchor.means - means).square())
-        return Gaussians(means, variances.clamp_min(SMALLEST_VARIANCE))
+        means = F.normalize(anchor.means.lerp(F.normalize(own_means, dim=-1), trust), dim=-1)
+        own = torch.addcmul(weights @ features.square(), means, means - 2 * own_means).clamp_min_(0)
+        apart = anchor.means - means
+        variances = torch.addcmul(anchor.variances, apart, apart).lerp_(own, trust)
+        return Gaussians(means, variances.clamp_min_(SMALLEST_VARIANCE))
 
 
 def _anchor(features: Tensor, texts: Tensor, predicted: Tensor) -> Gaussians:
@@ -117,4 +124,5 @@ def _nearest(features: Tensor, count: int) -> Tensor:
     others = cosines.masked_fill(torch.eye(len(features), dtype=torch.bool, device=features.device), -torch.inf)
     nearest = others.topk(min(count, len(features) - 1), dim=1).indices
     weights = torch.zeros_like(cosines).scatter_(1, nearest, cosines.gather(1, nearest))
-    return weights + weights.T
+    both = weights + weights.T
+    return both.to_sparse() if both.device.type == "cpu" else both  # few are not zero

@@ -80,6 +80,11 @@ class Debiaser(Running):
         return True
 
     @property
+    def fixed(self) -> Correction | None:
+        """The correction of every batch, where no evidence is needed to decide it."""
+        return None
+
+    @property
     @abstractmethod
     def beta(self) -> float | None:
         """How much of the offset is subtracted: the fixed share, or the one that was chosen last."""

@@ -90,6 +90,10 @@ class PandaDebiaser(Debiaser):
         return self.settings.beta != 0
 
     @property
+    def fixed(self) -> Correction | None:
+        return None if isinstance(self.settings.beta, str) else Correction(float(self.settings.beta))
+
+    @property
     def beta(self) -> float | None:
         return self.rule.beta
 
