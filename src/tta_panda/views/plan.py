@@ -158,7 +158,7 @@ def _sample_weights(shape: tuple[int, int], chains: int, generator: torch.Genera
     if not chains:
         return torch.ones((*shape, 1), dtype=torch.float64)
     # torch.distributions takes no generator, but Beta(1, 1) is uniform, and exponentials divided by their sum are
-    # Dirichlet(1, 1, 1).
+    # Dirichlet(1, 1, 1). They come from uniform numbers, since exponential_ draws others in older versions of torch.
     kept = _uniform((*shape, 1), generator)
-    shares = torch.empty((*shape, chains), dtype=torch.float64).exponential_(generator=generator)
+    shares = -torch.log1p(-_uniform((*shape, chains), generator))
     return torch.cat([kept, (1 - kept) * shares / shares.sum(dim=2, keepdim=True)], dim=2)
