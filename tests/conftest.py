@@ -52,8 +52,9 @@ def _one_thread() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _ray_folder() -> Iterator[None]:
     """Ray keeps the logs of every cluster; those of tests go with the tests. Its sockets need a short path."""
+    short = "/tmp" if os.name == "posix" else None
     with (
-        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryDirectory(prefix="ray-", dir=short, ignore_cleanup_errors=True) as folder,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv("RAY_TMPDIR", folder)

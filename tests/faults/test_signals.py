@@ -50,7 +50,7 @@ def test_an_interrupted_command_says_what_is_kept(
     (os.killpg if to_all else os.kill)(process.pid, caught)
     interrupted = time.monotonic()
     _, errors = process.communicate(timeout=60)
-    assert time.monotonic() - interrupted < 10
+    assert time.monotonic() - interrupted < (30 if command.extra else 10)  # Ray asks processes that ended, too
     assert process.returncode == 128 + caught
     said = [line for line in errors.splitlines() if not re.search(r": \d+%", line)]  # but for progress
     assert said == [f"Interrupted. {GOES_ON[command.name].format(output=output)}"]
