@@ -10,7 +10,7 @@ demo: .venv/.installed  ## compare CLIP and Tent with and without Panda on the e
 test: .venv/.installed-for-tests  ## run all tests
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
-test-faults: .venv/.installed-for-tests  ## kill, interrupt and starve commands: a quarter of an hour
+test-faults: .venv/.installed-for-tests  ## kill, interrupt and starve commands: plan for more than half an hour
 	$(BIN)/python -m pytest -m faults tests/faults
 
 lint: .venv/.installed-for-tests  ## check style and types

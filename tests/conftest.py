@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +47,18 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 def _one_thread() -> None:
     """Small tensors lose time to more threads, and results are compared bit by bit."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _ray_folder() -> Iterator[None]:
+    """Ray keeps the logs of every cluster; those of tests go with the tests. Its sockets need a short path."""
+    short = "/tmp" if os.name == "posix" else None
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", dir=short, ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("RAY_TMPDIR", folder)
+        yield
 
 
 @pytest.fixture

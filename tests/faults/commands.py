@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,18 +15,24 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import pytest
 from data_files import write_clean_cifar, write_image
 from PIL import Image
 
 from tta_panda.cli import main
 from tta_panda.data import load_data
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"}
 _MEASURED = ("seconds", "images_per_second", "peak_memory")
 """Fields of a record that no two runs have in common."""
+
+
+def environment() -> dict[str, str]:
+    """Of the commands. Where others use the machine, too, Ray's workers would wait for them."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb", "RAY_worker_niceness": "0"}
 
 
 @dataclass(frozen=True)
@@ -36,12 +44,19 @@ class Command:
         settled: wildcard of the files in the output that appear complete and never change.
         compared: wildcards of the files that two runs have in common. Those of hidden files say that a command removes
             what a killed process was writing; another one may be writing to a folder of records.
+        extra: the library that it needs, and the extra that installs it.
     """
 
     name: str
     line: str
     settled: str
     compared: tuple[str, ...]
+    extra: str = ""
+
+    @property
+    def marks(self) -> list[pytest.MarkDecorator]:
+        missing = bool(self.extra) and find_spec(self.extra) is None
+        return [pytest.mark.skipif(missing, reason=f"needs tta-panda[{self.extra}]")]
 
     def arguments(self, inputs: Path, output: Path, *, images: int = 60, workers: int = 2) -> list[str]:
         filled = {"inputs": inputs, "output": output, "images": images, "workers": workers}
@@ -54,7 +69,7 @@ class Command:
 _BENCH = "bench --method clip,tent --corruption fog,snow --limit {images} --batch-size 20 -o {output}"
 _BENCHED = ("*.json", "tables/*-accuracy.csv", "tables/*-bias.csv")  # other tables have seconds in them
 
-COMMANDS = [
+LOCAL = [
     Command("bench", f"{_BENCH} --workers 1", "*.json", _BENCHED),
     Command("bench --workers", f"{_BENCH} --workers {{workers}}", "*.json", _BENCHED),
     Command(
@@ -86,7 +101,12 @@ COMMANDS = [
     ),
 ]
 
-SOME = [command for command in COMMANDS if command.name in ("bench --workers", "corrupt", "predict --state")]
+COMMANDS = [
+    *LOCAL,
+    Command("bench --engine ray", f"{_BENCH} --engine ray --workers {{workers}}", "*.json", _BENCHED, "ray"),
+]
+
+SOME = [command for command in LOCAL if command.name in ("bench --workers", "corrupt", "predict --state")]
 """For the short version of a test: records, files and rows."""
 
 
@@ -104,21 +124,22 @@ def write_inputs(folder: Path, images: int = 60) -> Path:
 
 
 _forks = multiprocessing.get_context("forkserver") if os.name == "posix" else multiprocessing
-_forks.set_forkserver_preload(["tta_panda.cli", "tta_panda.evaluation.run", "tta_panda.reporting.pages"])
+_OWN = ("cli", "evaluation.run", "experiments", "methods.tent", "models.openclip", "prediction.job", "reporting.pages")
+_forks.set_forkserver_preload([*(f"tta_panda.{name}" for name in _OWN), "open_clip", "torch._dynamo", "ray"])
 
 
 def fork(arguments: list[str], errors: Path) -> BaseProcess:
     """The command line as a process group of its own, which has imported the libraries when it begins to live."""
-    process = _forks.Process(target=_become, args=(arguments, str(errors)))
+    process = _forks.Process(target=_become, args=(arguments, str(errors), environment()))
     process.start()
     return process
 
 
-def _become(arguments: list[str], errors: str) -> None:
+def _become(arguments: list[str], errors: str, own_environment: dict[str, str]) -> None:
     os.setpgid(0, 0)
     for stream, path in ((1, os.devnull), (2, errors)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
-    os.environ.update(ENVIRONMENT)
+    os.environ.update(own_environment)
     sys.argv = ["tta-panda", *arguments]
     main()
 
@@ -127,7 +148,7 @@ def start(arguments: list[str]) -> subprocess.Popen[str]:
     """The command line as a process group of its own, in which Ctrl-C is not ignored as in a shell's background."""
     return subprocess.Popen(
         [sys.executable, "-m", "tta_panda", *arguments],
-        env=ENVIRONMENT,
+        env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -148,6 +169,29 @@ def wait_for_group(group: int | None, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
+RAY = r"ray::|/ray/"
+"""What the command lines of all processes of a cluster match."""
+
+
+def processes_of(session: int) -> list[str]:
+    """Command lines of what is still running of a session; Ray's processes stay in that of their driver."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] != "Z":
+                found.append(stat.with_name("cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def assert_nothing_runs(session: int, pattern: str = "", seconds: float = 30) -> None:
+    """No process of a session whose command line matches is left after so many seconds."""
+    end = time.monotonic() + seconds
+    while (left := [line for line in processes_of(session) if re.search(pattern, line)]) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert not left
+
+
 Unit = tuple[str, bytes]
 """A name and a content: those of a file, or the path and the rest of a row of predictions."""
 
@@ -161,6 +205,12 @@ def files(folder: Path, *wildcards: str) -> dict[str, Path]:
 def units(folder: Path, *wildcards: str) -> list[Unit]:
     """What some files hold, without what no two runs have in common."""
     return [unit for name, path in files(folder, *wildcards).items() for unit in _units_of(path, name)]
+
+
+def footprint(folder: Path) -> set[tuple[str, int, int]]:
+    """All files, by what changes when a command writes anything."""
+    found = {name: path.stat() for name, path in files(folder, "**/*", "**/.*").items()}
+    return {(name, stat.st_ino, stat.st_size) for name, stat in found.items()}
 
 
 def identities(folder: Path, wildcard: str) -> set[tuple[str, int]]:

@@ -11,15 +11,15 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from commands import COMMANDS, Command, Damage, start, units, wait_for_group, write_inputs
+from commands import LOCAL, Command, Damage, start, units, wait_for_group, write_inputs
 from test_cli import Outcome
 
 from tta_panda.cli import main
 from tta_panda.data.lock import locked
 
 IMAGES = 20
-BY_NAME = {command.name: command for command in COMMANDS}
-every_command = pytest.mark.parametrize("command", COMMANDS, ids=str)
+BY_NAME = {command.name: command for command in LOCAL}
+every_command = pytest.mark.parametrize("command", LOCAL, ids=str)  # with Ray, the same process writes as without
 Call = Callable[[Command, Path], Outcome]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import signal
 import subprocess
@@ -13,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import assert_nothing_runs, environment
 from PIL import Image
 from records import make_runner, plan, without_time
 
@@ -23,7 +22,6 @@ from tta_panda.evaluation.store import RunStore
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.faults, pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")]
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"}
 BENCH = ["bench", "--method", "clip,tent", "--corruption", "fog,snow,frost,contrast", "--limit", "100"]
 RUNS = 16
 ON_RAY = ["--engine", "ray", "--workers", "2"]
@@ -33,7 +31,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     """A command in a process group of its own."""
     command = [sys.executable, "-m", "tta_panda", *map(str, arguments)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT, start_new_session=True)
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment(), start_new_session=True)
 
 
 def finish(*arguments: object, code: int = 0) -> str:
@@ -48,25 +46,6 @@ def wait_for(pattern: str, folder: Path, count: int, process: subprocess.Popen[s
     while len(list(folder.glob(pattern))) < count:
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
-
-
-def processes_of(session: int) -> list[str]:
-    """Command lines of what is still running of a session; Ray's processes stay in that of their driver."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session and fields[0] != "Z":
-                found.append(stat.with_name("cmdline").read_text().replace("\0", " "))
-    return found
-
-
-def assert_nothing_runs(session: int, name: str = "", seconds: float = 30) -> None:
-    """No process of a session that has `name` in its command line is left after so many seconds."""
-    end = time.monotonic() + seconds
-    while (left := [line for line in processes_of(session) if name in line]) and time.monotonic() < end:
-        time.sleep(0.2)
-    assert not left
 
 
 def kill(process: subprocess.Popen[str]) -> None:
