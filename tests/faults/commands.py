@@ -103,7 +103,14 @@ LOCAL = [
 
 COMMANDS = [
     *LOCAL,
-    Command("bench --engine ray", f"{_BENCH} --engine ray --workers {{workers}}", "*.json", _BENCHED, "ray"),
+    Command(  # with more to do: a cluster takes several seconds to start
+        "bench --engine ray",
+        "bench --method clip,tent --corruption fog,snow,frost,contrast --limit 200 --batch-size 20 -o {output}"
+        " --engine ray --workers {workers}",
+        "*.json",
+        _BENCHED,
+        "ray",
+    ),
 ]
 
 SOME = [command for command in LOCAL if command.name in ("bench --workers", "corrupt", "predict --state")]
