@@ -54,6 +54,9 @@ class LoggedProgress(Progress):
         self._in_bytes = in_bytes
         self._last = (time.monotonic(), 0.0)
 
+    def stop(self) -> None:
+        """There is no bar to end; rich before version 15 would print an empty line."""
+
     def update(self, task_id: TaskID, **changes: Any) -> None:
         super().update(task_id, **changes)
         self._report(task_id)
