@@ -125,6 +125,7 @@ def test_methods_are_compared_with_their_passes_alone():
     document = json.loads(run("methods", *few, "--method", "clip,sar+panda,zero", "--json"))
     rows = {row["method"]: row for row in document["rows"]}
     assert list(rows) == ["clip", "sar", "zero"]
+    assert all(row["outside (%)"] > 0 and row["+panda: outside (%)"] > 0 for row in rows.values())
     ratios = ("x limit", "+panda: x limit", "x plain", "x plain, refreshed")
     assert all(row[ratio] > 0.1 for row in rows.values() for ratio in ratios)
     assert rows["zero"]["views: ms"] > rows["clip"]["views: ms"]

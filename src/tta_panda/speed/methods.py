@@ -13,8 +13,8 @@ from tta_panda.errors import UnsupportedModelError
 from tta_panda.methods import METHODS, create_method, parse_method
 from tta_panda.methods.features import IMAGES_PER_PASS, Features
 from tta_panda.models import Classifier, load_model
-from tta_panda.speed.measure import Advance, Report, Row, Settings, Timings, take_turns
-from tta_panda.speed.workload import bare_passes, draw_pictures, make_classes, standing
+from tta_panda.speed.measure import Advance, Report, Row, Settings, Spread, Timings, take_turns
+from tta_panda.speed.workload import bare_passes, draw_pictures, make_classes, share_outside, standing
 from tta_panda.views import apply_view_plan, sample_view_plan
 
 _FEWEST_ROUNDS, _MOST_ROUNDS = 7, 60
@@ -43,13 +43,16 @@ def measure_methods(settings: Settings, advance: Advance) -> Report:
         f"x plain, refreshed: the same with refresh_every={_REFRESH_EVERY}. Without --rounds, methods take turns until "
         f"all margins are below {_PRECISION}, or {_MOST_ROUNDS} times.",
     ]
+    notes.append(
+        "outside: time outside encoders, backward passes and views, as a share of that inside, of the same call."
+    )
     for name in names:
         try:
             timings = _timings(name, classifier, images, settings, lambda share: advance(share / len(names)))
         except UnsupportedModelError as error:
             notes.append(f"{name} is left out: {error}")
             continue
-        rows.append({"method": name, **_columns(timings)})
+        rows.append({"method": name, **_columns(timings), **_outside(name, classifier, images)})
     return Report(rows, notes)
 
 
@@ -73,6 +76,20 @@ def _timings(name: str, classifier: Classifier, images: Tensor, settings: Settin
 
     rounds = settings.rounds or _MOST_ROUNDS
     return _combined(take_turns(ways, rounds, advance, settings.device, before, is_enough), settings)
+
+
+def _outside(name: str, classifier: Classifier, images: Tensor) -> Row:
+    """What a method, plain and with Panda, spends beside its passes, in percent."""
+    columns: Row = {}
+    for full, title in ((name, "outside (%)"), (f"{name}+panda", "+panda: outside (%)")):
+        method = create_method(full, classifier)
+        back = standing(method, images)
+        shares = []
+        for _ in range(_FEWEST_ROUNDS):
+            back()
+            shares.append(100 * share_outside(method, images))
+        columns[title] = Spread.of(shares).median
+    return columns
 
 
 def _combined(timings: Timings, settings: Settings) -> Timings:

@@ -6,7 +6,8 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
+from unittest import mock
 
 import numpy as np
 import torch
@@ -14,11 +15,15 @@ from torch import Tensor, nn
 
 from tta_panda.data.glyphs.render import draw_symbol, to_uint8
 from tta_panda.data.glyphs.symbols import BENCHMARK_CLASSES, symbols
+from tta_panda.methods import features
 from tta_panda.methods.adaptation import adaptable_copy
 from tta_panda.methods.base import Method
 from tta_panda.methods.trained import TrainedMethod
 from tta_panda.models import Classifier, ImageModel, LinearClassifier, make_classifier
+from tta_panda.models.devices import clock
 from tta_panda.models.linear import LinearHeadModel
+
+_ENCODERS = ("encode_image", "encode_embedded")
 
 EARLIER_BATCHES = 2
 """So that memories hold something, and a batch need not draw negatives where `refresh_every` says so."""
@@ -78,14 +83,40 @@ def _recorded(model: ImageModel) -> Iterator[list[Pass]]:
         passes.append(Pass(name, kept, encoded.requires_grad))
         return encoded
 
-    encoders = [name for name in ("encode_image", "encode_embedded") if hasattr(model, name)]
-    for name in encoders:
-        setattr(model, name, partial(record, name, getattr(model, name)))
-    try:
+    with _wrapped([(model, name) for name in _ENCODERS], record):
         yield passes
-    finally:
-        for name in encoders:
-            delattr(model, name)
+
+
+def share_outside(method: Method, images: Tensor) -> float:
+    """Adapt to a batch; returns the time outside encoders, backward passes and the making of views, over that inside.
+
+    Both are of the same call, so a machine whose speed varies does not hide a percent.
+    """
+    model = method.model if isinstance(method, TrainedMethod) else method.classifier.model
+    inside = 0.0
+
+    def timed(_name: str, work: Callable[..., object], *given: Any, **options: Any) -> object:
+        nonlocal inside
+        start = clock(model.device)
+        result = work(*given, **options)
+        inside += clock(model.device) - start
+        return result
+
+    gradients = [(torch.autograd, "backward"), (torch.autograd, "grad")]
+    with _wrapped([*((model, name) for name in _ENCODERS), *gradients, (features, "apply_view_plan")], timed):
+        start = clock(model.device)
+        method.adapt(images)
+        return (clock(model.device) - start) / inside - 1
+
+
+@contextlib.contextmanager
+def _wrapped(places: Sequence[tuple[Any, str]], wrap: Callable[..., object]) -> Iterator[None]:
+    """Let `wrap` be called in the place of functions, with the name of the function, itself and what it is given."""
+    with contextlib.ExitStack() as stack:
+        for owner, name in places:
+            if hasattr(owner, name):
+                stack.enter_context(mock.patch.object(owner, name, partial(wrap, name, getattr(owner, name))))
+        yield
 
 
 def _trainable(method: TrainedMethod) -> tuple[ImageModel, list[nn.Parameter]]:
