@@ -91,24 +91,24 @@ class DMN(FrozenMethod):
         counts, order = (rows >= 0).sum(dim=1).sort()  # classes with as many entries together: few rows are empty
         single = int((counts <= 1).sum())
         since, until = F.pad(stay.since, (0, 1)), F.pad(stay.until, (0, 1))  # the row -1 is never held
-        turn = torch.arange(len(queries), device=labels.device)[:, None]
+        turn = torch.arange(len(queries), device=labels.device)
 
         def read_single() -> Tensor:
             """Of classes with at most one entry (k, B): attention makes of it what it is."""
             own = rows[order[:single], :1]
-            is_held = (since[own] <= turn.T) & (until[own] > turn.T)
+            is_held = (since[own] <= turn) & (until[own] > turn)
             return (stay.rows("features", own[:, 0]) @ queries.T).mul_(is_held)
 
         def read(chunk: slice) -> Tensor:
             own = rows[order[single:][chunk]]
-            own = own[:, (own >= 0).any(dim=0), None].mT  # (k, 1, S)
-            is_held = (since[own] <= turn) & (turn < until[own])  # (k, B, S)
-            slots = stay.rows("features", own[:, 0])  # (k, S, D)
-            similarity = queries @ slots.mT
+            own = own[:, (own >= 0).any(dim=0)]  # (k, S)
+            is_held = (since[own][..., None] <= turn) & (until[own][..., None] > turn)  # (k, S, B)
+            slots = stay.rows("features", own)  # (k, S, D)
+            similarity = slots @ queries.T
             attention = similarity.sub(1).mul_(self.sharpness).exp_().mul_(is_held)
             # The lengths of what attention makes of the slots, without making it: that would be (k, B, D).
-            squares = (attention @ (slots @ slots.mT)).mul_(attention).sum(dim=-1)  # (k, B)
-            return attention.mul_(similarity).sum(dim=-1) / squares.clamp_min_(1e-24).sqrt_()
+            squares = (slots @ slots.mT @ attention).mul_(attention).sum(dim=1)  # (k, B)
+            return attention.mul_(similarity).sum(dim=1) / squares.clamp_min_(1e-24).sqrt_()
 
         floats_per_class = max(len(queries), rows.shape[1]) * queries.shape[1]
         parts = [read_single()] if single else []
