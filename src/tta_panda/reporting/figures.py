@@ -10,6 +10,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from tta_panda.escapes import printable
 from tta_panda.results.figure import DotFigure, Figure, Histogram, HistogramFigure, Line, LineFigure, Panel
@@ -71,7 +72,10 @@ def _draw_panel(panel: Panel) -> Drawing:
         axes.minorticks_off()
     if panel.log_y:
         axes.set_yscale("log")
+        bottom, top = axes.get_ylim()
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5) if top < 20 * bottom else (1,)))
         axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
     if panel.from_zero:
         axes.set_ylim(bottom=0)
     if panel.names:
