@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tta_panda.errors import UnsupportedModelError
 from tta_panda.methods import METHODS, create_method, parse_method
+from tta_panda.methods.base import Method
 from tta_panda.methods.features import IMAGES_PER_PASS, Features
 from tta_panda.models import Classifier, load_model
 from tta_panda.speed.measure import Advance, Report, Row, Settings, Spread, Timings, take_turns
@@ -48,16 +49,16 @@ def measure_methods(settings: Settings, advance: Advance) -> Report:
     )
     for name in names:
         try:
-            timings = _timings(name, classifier, images, settings, lambda share: advance(share / len(names)))
+            columns = _measure(name, classifier, images, settings, lambda share: advance(share / len(names)))
         except UnsupportedModelError as error:
             notes.append(f"{name} is left out: {error}")
             continue
-        rows.append({"method": name, **_columns(timings), **_outside(name, classifier, images)})
+        rows.append({"method": name, **columns})
     return Report(rows, notes)
 
 
-def _timings(name: str, classifier: Classifier, images: Tensor, settings: Settings, advance: Advance) -> Timings:
-    """Of one method: `plain`, `panda` and `refreshed`, and the limits of the first two."""
+def _measure(name: str, classifier: Classifier, images: Tensor, settings: Settings, advance: Advance) -> Row:
+    """Of one method: `plain`, `panda` and `refreshed`, beside the limits of the first two."""
     refresh: dict[str, Any] = {"refresh_every": _REFRESH_EVERY}
     kinds = {"plain": (name, {}), "panda": (f"{name}+panda", {}), "between": (f"{name}+panda", refresh)}
     methods = {kind: create_method(full, classifier, **options) for kind, (full, options) in kinds.items()}
@@ -75,21 +76,18 @@ def _timings(name: str, classifier: Classifier, images: Tensor, settings: Settin
         return settings.rounds is None and _is_precise(_combined(taken, settings))
 
     rounds = settings.rounds or _MOST_ROUNDS
-    return _combined(take_turns(ways, rounds, advance, settings.device, before, is_enough), settings)
+    timings = _combined(take_turns(ways, rounds, advance, settings.device, before, is_enough), settings)
+    shares = {kind: _percent_outside(methods[kind], images, before[kind]) for kind in _LIMITED}
+    return {**_columns(timings), "outside (%)": shares["plain"], "+panda: outside (%)": shares["panda"]}
 
 
-def _outside(name: str, classifier: Classifier, images: Tensor) -> Row:
-    """What a method, plain and with Panda, spends beside its passes, in percent."""
-    columns: Row = {}
-    for full, title in ((name, "outside (%)"), (f"{name}+panda", "+panda: outside (%)")):
-        method = create_method(full, classifier)
-        back = standing(method, images)
-        shares = []
-        for _ in range(_FEWEST_ROUNDS):
-            back()
-            shares.append(100 * share_outside(method, images))
-        columns[title] = Spread.of(shares).median
-    return columns
+def _percent_outside(method: Method, images: Tensor, bring_back: Callable[[], object]) -> float:
+    """What a method spends beside its passes, as a share of these."""
+    shares = []
+    for _ in range(_FEWEST_ROUNDS):
+        bring_back()
+        shares.append(100 * share_outside(method, images))
+    return Spread.of(shares).median
 
 
 def _combined(timings: Timings, settings: Settings) -> Timings:

@@ -40,14 +40,13 @@ _PACE_EVERY = 10  # batches, the encoder alone is timed: a machine that slows do
 
 
 class Course(NamedTuple):
-    """What was read along a stream: images so far, bytes in use, and since the reading before, images per second and
-    how many times as long batches took as bare encoder passes in between."""
+    """What was read along a stream, reading by reading."""
 
     name: str
-    images: list[int]
-    memory: list[int]
-    speed: list[float]
-    times_encoder: list[float]
+    images: list[int]  # so far
+    memory: list[int]  # bytes in use
+    speed: list[float]  # images per second, since the reading before
+    times_encoder: list[float]  # time of a batch over that of a bare pass, since the reading before
 
     @property
     def row(self) -> Row:
