@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tta_panda.methods.memory import Entries, empty_memory, offer
+from tta_panda.methods.memory import Entries, Stay, empty_memory, offer
 
 CLASSES = 3
 
@@ -45,6 +45,13 @@ def one_by_one(batch: Entries, slots: int, eligible: Tensor) -> list[set[int]]:
     return seen
 
 
+def found_by_each(stay: Stay, size: int) -> list[set[int]]:
+    """The entries that each image of a batch gives weight to."""
+    _, weights = stay.attention(torch.ones(size, 1), 0.0)  # where sharpness is zero, all that it finds weighs 1
+    assert set(weights.unique().tolist()) <= {0.0, 1.0}
+    return [{image for image, weight in zip(numbers(stay.entries), of, strict=True) if weight} for of in weights.T]
+
+
 @pytest.mark.parametrize("sizes", [(40,), (1,) * 40, (7, 20, 1, 12)])
 @pytest.mark.parametrize("slots", [1, 2, 50])
 def test_every_image_finds_what_it_would_find_one_by_one(sizes, slots):
@@ -55,12 +62,27 @@ def test_every_image_finds_what_it_would_find_one_by_one(sizes, slots):
     for size in sizes:
         piece = slice(start, start + size)
         stay = offer(memory, part(batch, piece), slots, eligible[piece])
-        there = stay.column("features")[:, 0].int().tolist()
-        assert torch.equal(stay.rows("features", torch.arange(len(there))), stay.column("features"))
-        found = [{image for image, held in zip(there, row, strict=True) if held} for row in stay.is_held.tolist()]
-        assert found == expected[piece]
+        assert found_by_each(stay, size) == expected[piece]
         memory, start = stay.settle(), start + size
         assert set(numbers(memory)) == expected[start - 1]
+
+
+def test_attention_is_that_of_its_definition():
+    generator = torch.Generator().manual_seed(2)
+    batch = {**images(12), "features": torch.nn.functional.normalize(torch.randn(12, 5, generator=generator), dim=1)}
+    stay = offer(empty_memory(batch["features"]), batch, 50)
+    cosines, weights = stay.attention(batch["features"], 5.5)
+    expected = batch["features"].double() @ batch["features"].double().T
+    held = torch.arange(12)[:, None] <= torch.arange(12)  # an image finds itself and those before it
+    assert torch.allclose(cosines.double(), expected, atol=1e-6)
+    assert torch.allclose(weights.double(), torch.exp(-5.5 * (1 - expected)) * held, atol=1e-6)
+
+
+def test_settling_leaves_what_images_found_as_it_was():
+    stay = offer(empty_memory(images(30)["features"]), images(30), 2)
+    before = {name: rows.clone() for name, rows in stay.entries.items()}
+    stay.settle()
+    assert len(stay.left) and all(torch.equal(rows, before[name]) for name, rows in stay.entries.items())
 
 
 def test_nothing_eligible_changes_nothing():
@@ -68,7 +90,7 @@ def test_nothing_eligible_changes_nothing():
     memory = offer(empty_memory(batch["features"]), batch, 2).settle()
     before = {name: rows.clone() for name, rows in memory.items()}
     stay = offer(memory, images(10, seed=3), 2, torch.zeros(10, dtype=torch.bool))
-    assert stay.is_held.all()
+    assert found_by_each(stay, 10) == [set(numbers(memory))] * 10
     assert all(torch.equal(rows, before[name]) for name, rows in stay.settle().items())
 
 

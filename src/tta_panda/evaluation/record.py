@@ -85,7 +85,7 @@ class Measurement(BaseModel):
             ece=metrics.ece,
             nll=metrics.nll,
             nll_stderr=metrics.nll_stderr,
-            recall_sd=float(recalls.std(correction=0)),
+            recall_sd=float(recalls.std()),
             recall_min=float(recalls.min()),
             recall_max=float(recalls.max()),
             predicted_counts=metrics.predicted.tolist(),

@@ -13,7 +13,7 @@ from tta_panda.checks import check_range
 from tta_panda.chunks import in_chunks
 from tta_panda.methods.base import FrozenMethod, MethodOptions
 from tta_panda.methods.batch import Encoded
-from tta_panda.methods.losses import entropy
+from tta_panda.methods.losses import entropy_of
 from tta_panda.methods.memory import Entries, Stay, empty_memory, offer
 from tta_panda.models.base import Classifier
 
@@ -54,26 +54,27 @@ class DMN(FrozenMethod):
         self.slots = slots
         self.alpha = alpha
         self.sharpness = sharpness
+        self._lengths = classifier.logit_scale * classifier.class_embeddings.norm(dim=-1)  # (K,), as logits have them
         self.memory: Entries
         self.add_state("memory", self._texts())
 
     @torch.no_grad()
     def _adapt_encoded(self, encoded: Encoded) -> Tensor:
-        by_text = self.classify(encoded)  # (B, K)
+        by_text = self.classify(encoded).log_softmax(dim=-1)  # (B, K)
         # The authors' code remembers what is biased, and asks with it.
         queries = self.classifier.embed(encoded.features if self.follows_reference else encoded.debiased)
-        directions = F.normalize(queries, dim=-1)
-        seen = {"features": directions, "labels": by_text.argmax(dim=1), "entropies": entropy(by_text)}
+        lengths = queries.norm(dim=-1, keepdim=True)  # (B, 1)
+        directions = queries / lengths.clamp_min(1e-12)
+        seen = {"features": directions, "labels": by_text.argmax(dim=1), "entropies": entropy_of(by_text)}
         # The text has a slot of its own, except in the authors' code.
         stay = offer(self.memory, seen, self.slots + (not self.follows_reference))
         cosines = self._recall(directions, stay)
         self.memory = stay.settle()
         # Prototypes are as long as the class embeddings that they stand beside.
-        lengths = queries.norm(dim=-1, keepdim=True) * self.classifier.class_embeddings.norm(dim=-1)
-        by_memory = self.classifier.logit_scale * cosines * lengths + self.classifier.bias
+        by_memory = cosines * lengths * self._lengths + self.classifier.bias
         if self.alpha == 0:
-            return by_text.log_softmax(dim=-1)
-        mixed = torch.logaddexp(by_text.log_softmax(dim=-1), by_memory.log_softmax(dim=-1) + math.log(self.alpha))
+            return by_text
+        mixed = torch.logaddexp(by_text, by_memory.log_softmax(dim=-1) + math.log(self.alpha))
         return mixed - math.log1p(self.alpha)
 
     def _texts(self) -> Entries:
@@ -85,43 +86,39 @@ class DMN(FrozenMethod):
         return {"features": directions, "labels": labels, "entropies": directions.new_full(labels.shape, -math.inf)}
 
     def _recall(self, queries: Tensor, stay: Stay) -> Tensor:
-        """Cosines (B, K) of unit queries (B, D) with what each class looks like from there."""
-        labels = stay.column("labels")
-        rows = rows_by_class(labels, len(self.classifier.class_names))  # (K, S)
-        counts, order = (rows >= 0).sum(dim=1).sort()  # classes with as many entries together: few rows are empty
-        single = int((counts <= 1).sum())
-        since, until = F.pad(stay.since, (0, 1)), F.pad(stay.until, (0, 1))  # the row -1 is never held
-        turn = torch.arange(len(queries), device=labels.device)
+        """Cosines (B, K) of unit queries (B, D) with what each class looks like from there.
 
-        def read_single() -> Tensor:
-            """Of classes with at most one entry (k, B): attention makes of it what it is."""
-            own = rows[order[:single], :1]
-            is_held = (since[own] <= turn) & (until[own] > turn)
-            return (stay.rows("features", own[:, 0]) @ queries.T).mul_(is_held)
+        Attention makes a sum of entries, of which only the length is missing once its products with queries are known.
+        """
+        labels, classes = stay.entries["labels"], len(self.classifier.class_names)
+        cosines, weights = stay.attention(queries, self.sharpness)  # (N, B)
+        nothing = weights.new_zeros(classes, len(queries))  # (K, B)
+        products = nothing.index_add(0, labels, cosines.mul_(weights))
+        squares = nothing.index_add(0, labels, weights.square())  # squared lengths, if entries were orthogonal
 
-        def read(chunk: slice) -> Tensor:
-            own = rows[order[single:][chunk]]
-            own = own[:, (own >= 0).any(dim=0)]  # (k, S)
-            is_held = (since[own][..., None] <= turn) & (until[own][..., None] > turn)  # (k, S, B)
-            slots = stay.rows("features", own)  # (k, S, D)
-            similarity = slots @ queries.T
-            attention = similarity.sub(1).mul_(self.sharpness).exp_().mul_(is_held)
-            # The lengths of what attention makes of the slots, without making it: that would be (k, B, D).
-            squares = (slots @ slots.mT @ attention).mul_(attention).sum(dim=1)  # (k, B)
-            return attention.mul_(similarity).sum(dim=1) / squares.clamp_min_(1e-24).sqrt_()
+        counts = labels.bincount(minlength=classes)
+        several = counts.argsort()[int((counts <= 1).sum()) :]  # as many entries together: few rows are empty
+        rows = rows_by_class(labels, counts)[several]  # (k, S)
 
-        floats_per_class = max(len(queries), rows.shape[1]) * queries.shape[1]
-        parts = [read_single()] if single else []
-        if single < len(rows):
-            parts.append(in_chunks(read, len(rows) - single, max(1, FLOATS_PER_PASS // floats_per_class)))
-        return torch.cat(parts)[order.argsort()].T
+        def squared_lengths(chunk: slice) -> Tensor:
+            own = rows[chunk, : counts[several[chunk]].max()]
+            is_empty, places = own < 0, own.clamp(min=0).flatten()
+            slots = stay.entries["features"].index_select(0, places).view(*own.shape, -1)  # (k, S, D)
+            attention = weights.index_select(0, places).view(*own.shape, -1)  # (k, S, B)
+            attention.masked_fill_(is_empty[..., None], 0.0)
+            return (slots @ slots.mT @ attention).mul_(attention).sum(dim=1)
+
+        if len(several):
+            floats_per_class = max(len(queries), rows.shape[1]) * queries.shape[1]
+            chunk_size = max(1, FLOATS_PER_PASS // floats_per_class)
+            squares[several] = in_chunks(squared_lengths, len(several), chunk_size)
+        return (products / squares.clamp_min_(torch.finfo(squares.dtype).tiny).sqrt_()).T
 
 
-def rows_by_class(labels: Tensor, classes: int) -> Tensor:
+def rows_by_class(labels: Tensor, counts: Tensor) -> Tensor:
     """Where the entries with these labels (N,) are, class by class (K, S); -1 where a class has fewer than others."""
-    order = labels.argsort(stable=True)
-    counts = labels.bincount(minlength=classes)
-    place = torch.arange(len(labels), device=labels.device) - (counts.cumsum(0) - counts)[labels[order]]
-    rows = labels.new_full((classes, int(counts.max())), -1)
-    rows[labels[order], place] = order
+    ordered, order = labels.sort(stable=True)
+    place = torch.arange(len(labels), device=labels.device) - (counts.cumsum(0) - counts).index_select(0, ordered)
+    rows = labels.new_full((len(counts), int(counts.max())), -1)
+    rows[ordered, place] = order
     return rows

@@ -14,14 +14,18 @@ from torch import Tensor
 
 def entropy(logits: Tensor) -> Tensor:
     """Shannon entropy of the softmax in nats, over the last dimension."""
-    log_probabilities = logits.float().log_softmax(dim=-1)
+    return entropy_of(logits.float().log_softmax(dim=-1))
+
+
+def entropy_of(log_probabilities: Tensor) -> Tensor:
+    """The same where the logarithms of the softmax are known."""
     return -(log_probabilities.exp() * log_probabilities).sum(dim=-1)
 
 
 def marginal_entropy(logits: Tensor) -> Tensor:
     """Entropy (B,) of the mean softmax over the views of logits (B, V, K)."""
     log_mean = logits.float().log_softmax(dim=-1).logsumexp(dim=1) - math.log(logits.shape[1])  # (B, K)
-    return -(log_mean.exp() * log_mean).sum(dim=-1)
+    return entropy_of(log_mean)
 
 
 def by_confidence(logits: Tensor) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,43 +14,37 @@ Entries = dict[str, Tensor]
 
 
 class Stay(NamedTuple):
-    """All that is in the memory at some time during a batch of B images: N entries of before, then E new ones."""
+    """All that is in the memory at some time during a batch of B images: entries of before, then E new ones."""
 
-    memory: Entries
-    entered: Entries
-    since: Tensor  # (N+E,), the first image of the batch that finds the entry
-    until: Tensor  # (N+E,), the first that does not find it any more, or B
-    size: int  # B
+    entries: Entries  # of N rows
+    since: Tensor  # (E,), the images of the batch that entered
+    left: Tensor  # (L,), the entries, old or new, that made room
+    until: Tensor  # (L,), the images that they made room for
 
-    @property
-    def is_held(self) -> Tensor:
-        """Which image of the batch finds which entry (B, N+E). An image that enters finds itself."""
-        turn = torch.arange(self.size, device=self.since.device)[:, None]
-        return (self.since <= turn) & (turn < self.until)
+    def attention(self, queries: Tensor, sharpness: float) -> tuple[Tensor, Tensor]:
+        """Cosines (N, B) of entries with the unit queries (B, D) of the batch, and their weights from 0 to 1.
 
-    def column(self, name: str) -> Tensor:
-        """One column of all entries (N+E, ...)."""
-        return torch.cat([self.memory[name], self.entered[name]])
-
-    def rows(self, name: str, index: Tensor) -> Tensor:
-        """Some rows of a column, which may be too large to copy."""
-        before, entered = self.memory[name], self.entered[name]
-        if not len(before):
-            return entered[index]
-        found = before[index.clamp(max=len(before) - 1)]
-        is_new = index >= len(before)
-        found[is_new] = entered[index[is_new] - len(before)]
-        return found
+        An image gives no weight to what is not in the memory at its turn. One that enters finds itself.
+        """
+        cosines = self.entries["features"] @ queries.T
+        weights = cosines.sub(1).mul_(sharpness).exp_()
+        turn = torch.arange(len(queries), device=queries.device)
+        weights[len(weights) - len(self.since) :].masked_fill_(turn < self.since[:, None], 0.0)
+        if len(self.left):
+            passing = weights.index_select(0, self.left).masked_fill_(turn >= self.until[:, None], 0.0)
+            weights.index_copy_(0, self.left, passing)
+        return cosines, weights
 
     def settle(self) -> Entries:
         """What the memory holds after the batch. New entries are written in the place of those that made room."""
-        stays = self.until == self.size
-        free, new = (~stays[: len(self.memory["labels"])]).nonzero()[:, 0], stays[len(self.memory["labels"]) :]
-        for name, before in self.memory.items():
-            rows = self.entered[name][new]
-            before[free] = rows[: len(free)]
-            self.memory[name] = torch.cat([before, rows[len(free) :]]) if len(rows) > len(free) else before
-        return self.memory
+        if not len(self.left):
+            return self.entries
+        left, before = set(self.left.tolist()), len(self.entries["labels"]) - len(self.since)
+        free = _places([entry for entry in left if entry < before], self.left.device)
+        new = [before + place for place in range(len(self.since)) if before + place not in left]
+        moved, added = _places(new, self.left.device).tensor_split([len(free)])
+        order = torch.cat([torch.arange(before, device=free.device).index_copy_(0, free, moved), added])
+        return {name: rows.index_select(0, order) for name, rows in self.entries.items()}
 
 
 def empty_memory(features: Tensor) -> Entries:
@@ -64,7 +60,7 @@ def offer(memory: Entries, batch: Entries, slots: int, eligible: Tensor | None =
     is more certain itself. Nothing but labels and entropies decides, so all images of a batch can read the memory
     afterwards at once, each as it was at its turn.
     """
-    before, size = len(memory["labels"]), len(batch["labels"])
+    before = len(memory["labels"])
     entered: list[int] = []
     left: dict[int, int] = {}
     entropies = memory["entropies"].tolist()
@@ -73,7 +69,7 @@ def offer(memory: Entries, batch: Entries, slots: int, eligible: Tensor | None =
     for entry, label in enumerate(memory["labels"].tolist()):
         if label in by_class:
             by_class[label].append(entry)
-    for image in range(size) if eligible is None else eligible.nonzero()[:, 0].tolist():
+    for image in range(len(labels)) if eligible is None else eligible.nonzero()[:, 0].tolist():
         own = by_class[labels[image]]
         if len(own) >= slots:
             worst = max(own, key=entropies.__getitem__)
@@ -84,9 +80,10 @@ def offer(memory: Entries, batch: Entries, slots: int, eligible: Tensor | None =
         own.append(before + len(entered))
         entered.append(image)
         entropies.append(offered[image])
-    images = memory["labels"].new_tensor(entered)
-    since = torch.cat([images.new_zeros(before), images])
-    until = torch.full_like(since, size)
-    if left:
-        until[list(left)] = images.new_tensor(list(left.values()))
-    return Stay(memory, {name: batch[name][images] for name in memory}, since, until, size)
+    since, gone, until = (_places(numbers, batch["labels"].device) for numbers in (entered, left, left.values()))
+    entries = {name: torch.cat([rows, batch[name].index_select(0, since)]) for name, rows in memory.items()}
+    return Stay(entries, since, gone, until)
+
+
+def _places(numbers: Collection[int], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.fromiter(numbers, np.int64, len(numbers))).to(device)  # faster than from a list

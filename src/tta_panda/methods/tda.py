@@ -12,8 +12,8 @@ from torch import Tensor
 from tta_panda.checks import check_range
 from tta_panda.methods.base import FrozenMethod, MethodOptions
 from tta_panda.methods.batch import Encoded
-from tta_panda.methods.losses import entropy
-from tta_panda.methods.memory import Entries, Stay, empty_memory, offer
+from tta_panda.methods.losses import entropy_of
+from tta_panda.methods.memory import Entries, empty_memory, offer
 from tta_panda.models.base import Classifier
 
 
@@ -82,7 +82,8 @@ class TDA(FrozenMethod):
     @torch.no_grad()
     def _adapt_encoded(self, encoded: Encoded) -> Tensor:
         logits = self.classify(encoded)  # (B, K)
-        probabilities, entropies = logits.softmax(dim=-1), entropy(logits)
+        log_probabilities = logits.log_softmax(dim=-1)
+        probabilities, entropies = log_probabilities.exp(), entropy_of(log_probabilities)
         keys = F.normalize(encoded.features, dim=-1)
         seen = {"features": keys, "labels": logits.argmax(dim=1), "entropies": entropies}
         possible = (self.least_probability < probabilities) & (probabilities < 1)
@@ -90,13 +91,9 @@ class TDA(FrozenMethod):
         is_doubtful = (self.least_doubt < doubt) & (doubt < self.most_doubt)
         certain = offer(self.certain, seen, self.slots)
         doubtful = offer(self.doubtful, {**seen, "possible": possible}, self.doubt_slots, is_doubtful)
-        pro = _affinity(keys, certain, self.sharpness)  # (B, N)
-        contra = _affinity(keys, doubtful, self.doubt_sharpness) @ doubtful.column("possible").to(keys.dtype)  # (B, K)
-        labels = certain.column("labels")
+        _, pro = certain.attention(keys, self.sharpness)  # (N, B)
+        _, contra = doubtful.attention(keys, self.doubt_sharpness)
+        against = contra.T @ doubtful.entries["possible"].to(keys.dtype)  # (B, K)
+        labels = certain.entries["labels"]
         self.certain, self.doubtful = certain.settle(), doubtful.settle()
-        return (logits - self.doubt_alpha * contra).index_add(1, labels, pro, alpha=self.alpha)
-
-
-def _affinity(keys: Tensor, stay: Stay, sharpness: float) -> Tensor:
-    """How near (B, N) unit keys (B, D) are to the entries that they find, from 0 to 1."""
-    return (keys @ stay.column("features").T).sub_(1).mul_(sharpness).exp_().mul_(stay.is_held)
+        return (logits - self.doubt_alpha * against).index_add(1, labels, pro.T, alpha=self.alpha)
