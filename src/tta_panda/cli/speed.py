@@ -24,7 +24,7 @@ def speed(
         str,
         typer.Argument(
             metavar="TOPIC",
-            help="methods, growth, sweep, backends, views, stream, memory, soak or corruptions.",
+            help="methods, panda, growth, sweep, backends, views, stream, memory, soak or corruptions.",
         ),
     ],
     model: Annotated[str, typer.Option("--model", help="As for bench; ARCHITECTURE:random needs no weights.")] = "mini",

@@ -13,6 +13,7 @@ TOPICS: Registry[Topic] = Registry(
     "topic",
     {
         "methods": "tta_panda.speed.methods:measure_methods",
+        "panda": "tta_panda.speed.panda:measure_panda",
         "growth": "tta_panda.speed.growth:measure_growth",
         "views": "tta_panda.speed.views:measure_views",
         "backends": "tta_panda.speed.backends:measure_backends",

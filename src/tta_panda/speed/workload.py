@@ -15,18 +15,45 @@ from torch import Tensor, nn
 
 from tta_panda.data.glyphs.render import draw_symbol, to_uint8
 from tta_panda.data.glyphs.symbols import BENCHMARK_CLASSES, symbols
-from tta_panda.methods import features
+from tta_panda.errors import UnsupportedModelError
+from tta_panda.methods import METHODS, features, parse_method
 from tta_panda.methods.adaptation import adaptable_copy
 from tta_panda.methods.base import Method
 from tta_panda.methods.trained import TrainedMethod
-from tta_panda.models import Classifier, ImageModel, LinearClassifier, make_classifier
+from tta_panda.models import Classifier, ImageModel, LinearClassifier, load_model, make_classifier
 from tta_panda.models.devices import clock
 from tta_panda.models.linear import LinearHeadModel
+from tta_panda.speed.measure import Advance, Report, Row, Settings
 
 _ENCODERS = ("encode_image", "encode_embedded")
 
 EARLIER_BATCHES = 2
 """So that memories hold something, and a batch need not draw negatives where `refresh_every` says so."""
+
+
+Measure = Callable[[str, Classifier, Tensor, Settings, Advance], Row]
+"""What is measured of the method with this name on these images."""
+
+
+def for_each_method(measure: Measure, settings: Settings, advance: Advance, notes: Sequence[str]) -> Report:
+    """A row per method that was asked for; those that the model cannot serve are named."""
+    model = load_model(settings.model, settings.device)
+    classifier = make_classes(model, settings.classes)
+    images = draw_pictures(settings.batch_size, model.image_size)
+    names = dict.fromkeys(parse_method(name).base for name in settings.methods or METHODS)
+    setting = (
+        f"{settings.model}: {settings.batch_size} images, {settings.classes} classes, {torch.get_num_threads()} "
+        f"thread(s), medians by {settings.clock}."
+    )
+    report = Report([], [setting, *notes])
+    for name in names:
+        try:
+            row = measure(name, classifier, images, settings, lambda share: advance(share / len(names)))
+        except UnsupportedModelError as error:
+            report.notes.append(f"{name} is left out: {error}")
+            continue
+        report.rows.append({"method": name, **row})
+    return report
 
 
 def make_classes(model: ImageModel, count: int) -> Classifier:
