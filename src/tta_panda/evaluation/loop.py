@@ -21,13 +21,16 @@ from tta_panda.evaluation.record import EvaluationResult, Measurement, PassesPer
 from tta_panda.methods.base import FrozenMethod, Method
 from tta_panda.methods.cache import FeatureCache
 from tta_panda.methods.passes import EncoderPasses
-from tta_panda.methods.sharing import SharedFeatures
+from tta_panda.methods.sharing import SharedBatch, SharedFeatures
 
 Batches = Iterable[Sequence[Any]]
 """(images, labels), as a `Stream` or a `DataLoader` gives them; with the names of the images' domains, if there are
 several."""
 
 TENTHS = 10
+
+LOGITS_AT_ONCE = 2**17
+"""Predictions of methods that share a batch are measured together, as long as they stay in a processor's cache."""
 
 
 def evaluate(
@@ -83,21 +86,23 @@ class Evaluation:
         self.divergence: NumericalError | None = None
         """Why it ended early, if it did; methods that share passes with this one go on."""
 
-    def update(self, predict: Callable[[], Tensor], batch: Labelled, seconds: float = 0.0) -> None:
-        """Predict a batch, and measure time and predictions; `seconds` were spent on it before."""
+    def predict(self, predict: Callable[[], Tensor], seconds: float = 0.0) -> Tensor | None:
+        """Logits of a batch, None where the method diverges; `seconds` were spent on it before."""
         start = time.perf_counter()
         try:
             logits = predict().cpu()  # within the measured time: a GPU returns before its work is done
         except NumericalError as error:
             self.divergence = error
-            return
-        seconds += time.perf_counter() - start
+            return None
+        self.seconds += seconds + time.perf_counter() - start
+        return logits
+
+    def measure(self, scores: Scores, batch: Labelled) -> None:
+        """Add what was predicted for a batch."""
         strengths = {"beta": self.method.beta, "gamma": self.method.gamma}
-        scores = Scores.of(logits, batch.labels)
         self.metrics.update(scores, strengths)
         self.by_domain.update(batch.domains, scores, strengths)
         self.by_tenth.update(batch.tenths, scores, strengths)
-        self.seconds += seconds
 
     def end(self, peak_memory: int | None) -> None:
         """The stream is over; what follows on the same method is not part of it."""
@@ -204,24 +209,45 @@ class _SingleStep:
         self.evaluation = evaluation
 
     def __call__(self, images: Tensor, batch: Labelled) -> None:
-        if not self.evaluation.divergence:
-            self.evaluation.update(lambda: self.evaluation.method.adapt(images), batch)
+        if self.evaluation.divergence:
+            return
+        logits = self.evaluation.predict(lambda: self.evaluation.method.adapt(images))
+        if logits is not None:
+            self.evaluation.measure(Scores.of(logits, batch.labels), batch)
+
+
+Member = tuple[Evaluation, FrozenMethod]
 
 
 class _SharedStep:
     """Takes frozen methods through a batch that is encoded once; each is timed as if it had encoded alone."""
 
     def __init__(self, evaluations: Sequence[Evaluation], cache: FeatureCache | None):
-        self.members = [(evaluation, cast(FrozenMethod, evaluation.method)) for evaluation in evaluations]
+        self.members: list[Member] = [(each, cast(FrozenMethod, each.method)) for each in evaluations]
+        self.classes = len(evaluations[0].method.classifier.class_names)
         self.features = SharedFeatures([method.features for _, method in self.members], cache)
 
     def __call__(self, images: Tensor, batch: Labelled) -> None:
         shared = self.features.encode(images)
-        for evaluation, method in self.members:
+        at_once = max(1, LOGITS_AT_ONCE // (len(batch.labels) * self.classes))
+        for start in range(0, len(self.members), at_once):
+            self._measure(self.members[start : start + at_once], shared, batch)
+
+    @staticmethod
+    def _measure(members: Sequence[Member], shared: SharedBatch, batch: Labelled) -> None:
+        """Let some methods predict, and measure their predictions together."""
+        predicted: dict[Evaluation, Tensor] = {}
+        for evaluation, method in members:
             if evaluation.divergence:
                 continue
             encoded, seconds = shared.part_of(method.features)
-            evaluation.update(partial(method.adapt_encoded, encoded), batch, seconds)
+            logits = evaluation.predict(partial(method.adapt_encoded, encoded), seconds)
+            if logits is not None:
+                predicted[evaluation] = logits
+        if predicted:
+            scores = Scores.of_each(torch.stack(list(predicted.values())), batch.labels)
+            for evaluation, own in zip(predicted, scores, strict=True):
+                evaluation.measure(own, batch)
 
 
 def shared_passes(methods: Iterable[Method]) -> list[list[int]]:

@@ -92,33 +92,26 @@ class DMN(FrozenMethod):
         """
         labels, classes = stay.entries["labels"], len(self.classifier.class_names)
         cosines, weights = stay.attention(queries, self.sharpness)  # (N, B)
-        nothing = weights.new_zeros(classes, len(queries))  # (K, B)
-        products = nothing.index_add(0, labels, cosines.mul_(weights))
-        squares = nothing.index_add(0, labels, weights.square())  # squared lengths, if entries were orthogonal
-
-        counts = labels.bincount(minlength=classes)
-        several = counts.argsort()[int((counts <= 1).sum()) :]  # as many entries together: few rows are empty
-        rows = rows_by_class(labels, counts)[several]  # (k, S)
+        products = weights.new_zeros(classes, len(queries)).index_add_(0, labels, cosines.mul_(weights))  # (K, B)
+        squares = torch.zeros_like(products)  # of lengths
+        order, counts = labels.argsort(stable=True), labels.bincount(minlength=classes)
+        starts = counts.cumsum(0) - counts  # of each class among the entries in order
+        by_count = counts.argsort()  # classes with as many entries are read together: few places are empty
+        single = int((counts <= 1).sum())
+        if single:  # of which the length is its weight; where a class has more entries, this is overwritten below
+            squares.index_add_(0, labels, weights.square())
 
         def squared_lengths(chunk: slice) -> Tensor:
-            own = rows[chunk, : counts[several[chunk]].max()]
-            is_empty, places = own < 0, own.clamp(min=0).flatten()
-            slots = stay.entries["features"].index_select(0, places).view(*own.shape, -1)  # (k, S, D)
-            attention = weights.index_select(0, places).view(*own.shape, -1)  # (k, S, B)
-            attention.masked_fill_(is_empty[..., None], 0.0)
+            own = by_count[single:][chunk]
+            place = torch.arange(int(counts[own[-1]]), device=labels.device)  # (S,)
+            rows = order[(starts[own, None] + place).clamp_(max=len(order) - 1)].flatten()
+            slots = stay.entries["features"].index_select(0, rows).view(len(own), len(place), -1)  # (k, S, D)
+            attention = weights.index_select(0, rows).view(len(own), len(place), -1)  # (k, S, B)
+            attention.masked_fill_((place >= counts[own, None])[..., None], 0.0)
             return (slots @ slots.mT @ attention).mul_(attention).sum(dim=1)
 
-        if len(several):
-            floats_per_class = max(len(queries), rows.shape[1]) * queries.shape[1]
+        if single < classes:
+            floats_per_class = max(len(queries), int(counts.max())) * queries.shape[1]
             chunk_size = max(1, FLOATS_PER_PASS // floats_per_class)
-            squares[several] = in_chunks(squared_lengths, len(several), chunk_size)
+            squares[by_count[single:]] = in_chunks(squared_lengths, classes - single, chunk_size)
         return (products / squares.clamp_min_(torch.finfo(squares.dtype).tiny).sqrt_()).T
-
-
-def rows_by_class(labels: Tensor, counts: Tensor) -> Tensor:
-    """Where the entries with these labels (N,) are, class by class (K, S); -1 where a class has fewer than others."""
-    ordered, order = labels.sort(stable=True)
-    place = torch.arange(len(labels), device=labels.device) - (counts.cumsum(0) - counts).index_select(0, ordered)
-    rows = labels.new_full((len(counts), int(counts.max())), -1)
-    rows[ordered, place] = order
-    return rows
