@@ -87,6 +87,15 @@ def test_bias_is_none_for_right_and_two_for_utterly_wrong_predictions():
     assert wrong.bias == pytest.approx(2)
 
 
+def test_every_value_of_a_setting_is_planned_where_a_method_has_it():
+    configs = plan(["clip", "clip+panda", "dmn+panda"], settings={"beta": [0.1, 0.5, 0.1], "slots": [2, 3]})
+    found = [(config.method.name, *map(config.method.options.get, ("beta", "slots"))) for config in configs]
+    betas = [("clip", None, None), ("clip+panda", 0.1, None), ("clip+panda", 0.5, None)]
+    assert found == betas + [("dmn+panda", beta, slots) for beta in (0.1, 0.5) for slots in (2, 3)]
+    with pytest.raises(InvalidInputError, match=r"beta must be .*, got \[\]"):
+        plan(["clip+panda"], settings={"beta": []})
+
+
 def test_plans_resolve_options_and_domains():
     configs = plan(METHODS, corruptions=["clean", "all"], seeds=[0, 1, 0], settings={"beta": 0.4, "lr": 0.01})
     assert len(configs) == 2 * 16 * 4

@@ -342,6 +342,21 @@ def test_options_have_defaults_types_and_suggestions(tiny_classifier):
         parse_setting("beta")
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.4", 0.4),
+        ("0.1,0.2, 1", [0.1, 0.2, 1]),
+        ("auto", "auto"),
+        ('["auto", 0.5]', ["auto", 0.5]),
+        ("a photo, of a", "a photo, of a"),
+        ("", ""),
+    ],
+)
+def test_settings_are_values_or_lists_of_values(text, value):
+    assert parse_setting(f"option={text}") == ("option", value)
+
+
 @pytest.mark.parametrize("name", METHODS.names())
 def test_every_option_is_read_off_the_classes_and_can_be_recorded(name, tiny_classifier):
     options = resolve_options(MethodName(name, "panda"), {}, preset=get_preset("mini"))

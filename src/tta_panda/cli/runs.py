@@ -111,7 +111,11 @@ class RunOptions(CommonOptions, stream_options()):  # type: ignore[misc]
 
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Option of a method or its debiasing, as name=value; repeatable."),
+        typer.Option(
+            "--set",
+            help="Option of a method or its debiasing, as name=value; repeatable. With several values, as in "
+            "beta=0.1,0.2,0.5, each is run.",
+        ),
     ] = None
 
     def named_preset(self) -> Preset | None:

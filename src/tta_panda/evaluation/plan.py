@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,7 +107,10 @@ def plan_methods(
     preset: Preset | None = None,
     protocol: str = "paper",
 ) -> list[MethodConfig]:
-    """Methods with all their options. A setting goes to every method that has it; one that none has is an error."""
+    """Methods with all their options. A setting goes to every method that has it; one that none has is an error.
+
+    A list of values gives a method for each of them.
+    """
     parsed = dict.fromkeys(parse_method(name) for name in names)
     if not parsed:
         raise InvalidInputError("Name at least one method, as in --method tent+panda.")
@@ -116,18 +120,14 @@ def plan_methods(
         if not any(key in options for options in known.values()):
             every = {option for options in known.values() for option in options}
             raise UnknownNameError(f"option of {', '.join(map(str, parsed))}", key, every)
-    return [
-        MethodConfig(
-            name=str(name),
-            options=resolve_options(
-                name,
-                {key: value for key, value in settings.items() if key in known[name]},
-                preset=preset,
-                protocol=protocol,
-            ),
-        )
-        for name in parsed
-    ]
+    several = {key: value if value and isinstance(value, list) else [value] for key, value in settings.items()}
+    planned = []
+    for name in parsed:
+        own = {key: values for key, values in several.items() if key in known[name]}
+        for chosen in itertools.product(*own.values()):
+            options = resolve_options(name, dict(zip(own, chosen, strict=True)), preset=preset, protocol=protocol)
+            planned.append(MethodConfig(name=str(name), options=options))
+    return list(dict.fromkeys(planned))
 
 
 def plan_runs(methods: Sequence[MethodConfig], streams: Sequence[StreamConfig]) -> list[RunConfig]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -64,14 +65,17 @@ def build_debias(name: str, options: Options) -> Debias | None:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """`"beta=0.4"` as `("beta", 0.4)`; values are read as JSON where they are JSON, and as plain text otherwise."""
+    """`"beta=0.4"` as `("beta", 0.4)`, and `"beta=0.1,0.4"` as `("beta", [0.1, 0.4])`.
+
+    Values are read as JSON where they are JSON, and as plain text otherwise.
+    """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise InvalidInputError(f"A setting is written name=value, as in beta=0.4; got {text!r}.")
-    try:
-        return key.strip(), json.loads(value)
-    except json.JSONDecodeError:
-        return key.strip(), value.strip()
+    for written in (value, f"[{value}]") if "," in value else (value,):
+        with contextlib.suppress(json.JSONDecodeError):
+            return key.strip(), json.loads(written)
+    return key.strip(), value.strip()
 
 
 def debias_options(name: str) -> dict[str, Option]:
