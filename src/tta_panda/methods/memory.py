@@ -40,7 +40,7 @@ class Stay(NamedTuple):
         if not len(self.left):
             return self.entries
         left, before = set(self.left.tolist()), len(self.entries["labels"]) - len(self.since)
-        free = _places([entry for entry in left if entry < before], self.left.device)
+        free = _places(sorted(entry for entry in left if entry < before), self.left.device)
         new = [before + place for place in range(len(self.since)) if before + place not in left]
         moved, added = _places(new, self.left.device).tensor_split([len(free)])
         order = torch.cat([torch.arange(before, device=free.device).index_copy_(0, free, moved), added])
