@@ -20,7 +20,7 @@ from tta_panda.methods.batch import Encoded
 from tta_panda.methods.im import IM
 from tta_panda.methods.losses import marginal_entropy
 from tta_panda.methods.mint import Mint
-from tta_panda.methods.oga import OGA, _precision
+from tta_panda.methods.oga import OGA, _covariance, _whitened
 from tta_panda.methods.options import default_options
 from tta_panda.methods.stata import Gaussians, StatA
 from tta_panda.methods.tda import TDA
@@ -171,14 +171,21 @@ def test_an_offset_that_all_classes_share_changes_nothing(name):
 
 
 @pytest.mark.parametrize(("count", "shrinks"), [(20, True), (100, False)])
-def test_the_precision_is_an_inverse_that_is_shrunk_where_images_are_few(count, shrinks):
+def test_products_are_those_with_an_inverse_that_is_shrunk_where_images_are_few(count, shrinks):
     residuals = torch.randn(count, 5, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 6)
     covariance = np.cov(residuals.numpy().T)
     if shrinks:
         expected = 5 * np.linalg.inv((count - 1) * covariance + np.trace(covariance) * np.eye(5))
     else:
         expected = np.linalg.inv(covariance)
-    np.testing.assert_allclose(_precision(residuals), expected, rtol=1e-3, atol=1e-5)
+    root = _whitened(torch.eye(5), _covariance(residuals))
+    np.testing.assert_allclose(root @ root.T, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_directions_without_variance_are_left_out():
+    flat = torch.diag(torch.tensor([4.0, 0.0, 0.25]))
+    root = _whitened(torch.eye(3), flat)
+    np.testing.assert_allclose(root @ root.T, np.linalg.pinv(flat.numpy()), rtol=1e-5, atol=1e-6)
 
 
 # --- StatA ----------------------------------------------------------------------------------------------------------

@@ -65,27 +65,38 @@ class OGA(FrozenMethod):
         # The authors' code divides by all slots, also where some are free.
         means = torch.where(counts < FEWEST_FOR_MEAN, texts, sums / (self.slots if self.follows_reference else counts))
         if counts.max() >= FEWEST_FOR_COVARIANCE:
-            precision = _precision(entries - means[labels])
+            covariance = _covariance(entries - means[labels])
         else:
-            precision = entries.shape[1] * torch.eye(entries.shape[1], device=entries.device)
-        weights = means @ precision  # (K, D)
-        return features @ weights.T - (weights * means).sum(dim=-1) / 2
+            covariance = torch.eye(entries.shape[1], device=entries.device) / entries.shape[1]
+        whitened = _whitened(torch.cat([features, means]), covariance)
+        points, centres = whitened[: len(features)], whitened[len(features) :]
+        return points @ centres.T - centres.square().sum(dim=-1) / 2
 
 
-def _precision(residuals: Tensor) -> Tensor:
-    """The inverse covariance (D, D) of residuals (N, D), shrunk where they are few for so many dimensions."""
+def _covariance(residuals: Tensor) -> Tensor:
+    """Of residuals (N, D), shrunk where they are few for so many dimensions (D, D)."""
     count, size = residuals.shape
     centred = residuals - residuals.mean(dim=0)
     scatter = centred.T @ centred
     if count > 4 * size:
-        return _inverse(scatter / (count - 1))
+        return scatter / (count - 1)
     spread = scatter.trace() / (count - 1)
-    return size * _inverse(scatter + spread * torch.eye(size, device=scatter.device))
+    return (scatter + spread * torch.eye(size, device=scatter.device)) / size
 
 
-def _inverse(matrix: Tensor) -> Tensor:
-    """Of a symmetric matrix; the pseudo-inverse, which takes several times as long, only where there is no other."""
-    local = matrix.cpu() if matrix.device.type == "mps" else matrix  # where not all of this can be computed
-    factor, failed = torch.linalg.cholesky_ex(local)
-    inverse = torch.linalg.pinv(local, hermitian=True) if failed else torch.cholesky_inverse(factor)
-    return inverse.to(matrix.device)
+def _whitened(vectors: Tensor, covariance: Tensor) -> Tensor:
+    """Vectors (N, D) such that products of them are products by way of the inverse covariance (D, D).
+
+    A triangular system is solved, which takes less time than an inverse where D is large. Where there is no inverse,
+    directions without variance are left out, as by a pseudo-inverse.
+    """
+    device = torch.device("cpu") if vectors.device.type == "mps" else vectors.device  # which cannot compute all of this
+    given, matrix = vectors.to(device), covariance.to(device)
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if failed:
+        variances, directions = torch.linalg.eigh(matrix)
+        is_negligible = variances <= len(matrix) * torch.finfo(matrix.dtype).eps * variances.abs().max()
+        whitened: Tensor = given @ (directions * variances.rsqrt().masked_fill(is_negligible, 0.0))
+    else:
+        whitened = torch.linalg.solve_triangular(factor.mT, given, upper=True, left=False)
+    return whitened.to(vectors.device)
