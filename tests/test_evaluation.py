@@ -18,6 +18,7 @@ from tta_panda import CLIP, TPS, Panda, Stream, Tent, Zero, __version__, load_da
 from tta_panda.cli.engines import default_workers
 from tta_panda.errors import InvalidInputError, NumericalError, StoreError, TtaPandaError, UnknownNameError
 from tta_panda.evaluation import evaluator as evaluator_module
+from tta_panda.evaluation import loop as loop_module
 from tta_panda.evaluation.config import StreamConfig
 from tta_panda.evaluation.evaluator import Evaluator
 from tta_panda.evaluation.loop import evaluate, run_stream, shared_passes
@@ -67,6 +68,19 @@ def test_metrics_beyond_the_paper_equal_numpy():
     whole = [range(-(-203 * t // 10), -(-203 * (t + 1) // 10)) for t in range(10)]
     assert [t.samples for t in tenths.groups.values()] == [len(part) for part in whole]
     assert [t.accuracy for t in tenths.groups.values()] == pytest.approx([right[list(part)].mean() for part in whole])
+
+
+def test_scores_of_several_methods_are_those_of_each(monkeypatch, mini_classifier):
+    logits, labels = torch.randn(5, 30, 7, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 7
+    for together, own in zip(Scores.of_each(logits, labels), logits, strict=True):
+        for name, column in vars(Scores.of(own, labels)).items():
+            np.testing.assert_array_equal(getattr(together, name), column)
+    stream = Stream(load_data("glyphs-val-c", "fog", limit=20), 10)
+    several = [[CLIP(mini_classifier, debias=Panda(beta=beta)) for beta in (0.2, 0.4, 0.6)] for _ in range(2)]
+    at_once = run_stream(several[0], stream)
+    monkeypatch.setattr(loop_module, "LOGITS_AT_ONCE", 1)
+    for one, other in zip(at_once, run_stream(several[1], stream), strict=True):
+        assert one.metrics.nll == other.metrics.nll and one.metrics.accuracy == other.metrics.accuracy
 
 
 def test_records_hold_metrics_beyond_the_paper(tmp_path):
