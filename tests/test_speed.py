@@ -34,9 +34,10 @@ def run(*arguments: object) -> str:
 def test_ways_take_turns_after_a_call_to_warm_up():
     called: list[str] = []
     shares: list[float] = []
-    timings = take_turns({"a": lambda: called.append("a"), "b": lambda: called.append("b")}, 3, shares.append)
-    assert called == ["a", "b", "b", "a", "a", "b", "b", "a"]
-    assert {way: len(taken) for way, taken in timings.seconds.items()} == {"a": 3, "b": 3}
+    timings = take_turns({"a": lambda: called.append("a"), "b": lambda: called.append("b")}, 8, shares.append)
+    rounds = ["".join(called[start : start + 2]) for start in range(0, len(called), 2)]
+    assert len(rounds) == 9 and set(rounds) == {"ab", "ba"}, "no way always follows the same"
+    assert {way: len(taken) for way, taken in timings.seconds.items()} == {"a": 8, "b": 8}
     assert sum(shares) == pytest.approx(1)
 
 
@@ -110,7 +111,7 @@ def test_every_way_is_preceded_by_what_brings_it_back_and_that_is_not_timed():
     called: list[str] = []
     before = {"a": lambda: (called.append("back"), time.sleep(0.05))}
     timings = take_turns({"a": lambda: called.append("a"), "b": lambda: called.append("b")}, 1, before=before)
-    assert called == ["back", "a", "b", "b", "back", "a"]
+    assert len(called) == 6 and all(called[place - 1] == "back" for place in range(6) if called[place] == "a")
     assert timings.of("a").median < 0.05
 
 
@@ -134,7 +135,7 @@ def test_methods_are_compared_with_their_passes_alone():
 def test_panda_is_compared_with_the_plain_method():
     few = ["--batch-size", 4, "--classes", 3]
     [row] = json.loads(run("panda", *few, "--method", "clip", "--rounds", 2, "--json"))["rows"]
-    assert row["rounds"] == 2 and row["x plain"] > 0.1 and row["x plain, refreshed"] > 0.1
+    assert row["rounds"] == 2 and all(row[ratio] > 0.1 for ratio in ("x plain", "beta auto", "refreshed"))
 
 
 def test_panda_is_timed_until_one_percent_is_resolved(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,15 +104,16 @@ def take_turns(
     before: Mapping[str, Callable[[], object]] = MappingProxyType({}),
     is_enough: Callable[[Timings], bool] = lambda _timings: False,
 ) -> Timings:
-    """Call every way once to warm up, and then once in each round, every other round in reverse order.
+    """Call every way once to warm up, and then once in each round, in an order that is drawn anew.
 
-    `before` has what precedes some of the ways, each time, and is not timed. Rounds end early where what was measured
-    so far `is_enough`.
+    What a way leaves in the processor's caches matters to the next one, so none may always follow the same. `before`
+    has what precedes some of the ways, each time, and is not timed. Rounds end early where what was measured so far
+    `is_enough`.
     """
     timings = Timings({way: [] for way in ways}, {way: [] for way in ways})
-    place = torch.device(device)
+    place, order = torch.device(device), random.Random(0)
     for turn in range(rounds + 1):
-        for way in list(ways)[:: -1 if turn % 2 else 1]:
+        for way in order.sample(list(ways), len(ways)):
             before.get(way, lambda: None)()
             start, processor_start = clock(place), time.process_time()
             ways[way]()
