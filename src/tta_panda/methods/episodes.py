@@ -66,16 +66,15 @@ class EpisodicMethod(ViewMethod):
         gradient is NaN or infinite stays as it is.
         """
         tuned = self.start.expand(len(kept), *self.start.shape).clone().requires_grad_(True)
-        optimizer = torch.optim.AdamW([tuned], lr=self.lr, weight_decay=0.01)
+        optimizer = torch.optim.AdamW([tuned], lr=self.lr, weight_decay=0.01, fused=True)
         for _ in range(self.steps):
             with torch.enable_grad():
                 loss = marginal_entropy(self.logits(kept, tuned) + bias).sum()
             gradient = torch.autograd.grad(loss, tuned)[0]
-            broken = ~gradient.flatten(1).sum(dim=1).isfinite()  # (b,), of images whose step is left out
+            broken = (~gradient.flatten(1).sum(dim=1).isfinite()).nonzero()[:, 0]  # images whose step is left out
             untouched = tuned.detach()[broken]
-            gradient[broken] = 0.0
-            tuned.grad = gradient
+            tuned.grad = gradient.index_fill_(0, broken, 0.0).contiguous()  # as the fused step takes it to be
             optimizer.step()
             tuned[broken] = untouched  # AdamW shrinks weights even without a gradient
-            self.skipped_steps += int(broken.sum())
+            self.skipped_steps += len(broken)
         return self.logits(plain, tuned.detach())[:, 0] + bias

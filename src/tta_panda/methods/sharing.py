@@ -49,10 +49,10 @@ class SharedFeatures:
         self._plain.views = next((features.views for features in several if features.views is not None), None)
         self._by_negatives: dict[object, Features] = {}
         for features in several:
-            if features.source is not None:
+            if features.source is not None and features.source.key not in self._by_negatives:
                 drawing = dataclasses.replace(features.source.panda, beta=1.0)  # any that draws
                 own = Features(features.classifier, drawing, features.seed)
-                self._by_negatives.setdefault(features.source.key, own)
+                self._by_negatives[features.source.key] = own
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> SharedBatch:

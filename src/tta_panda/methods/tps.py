@@ -23,4 +23,4 @@ class TPS(EpisodicMethod):
         self.images_at_once = max(1, FLOATS_PER_PASS // self.start.numel())
 
     def logits(self, features: Tensor, tuned: Tensor) -> Tensor:
-        return self.classifier.logits(features, self.classifier.embed(self.classifier.class_embeddings + tuned))
+        return self.classifier.logits_from_raw(features, self.classifier.class_embeddings + tuned)

@@ -135,6 +135,10 @@ class Classifier(ABC):
         embeddings = self.class_embeddings if class_embeddings is None else class_embeddings
         return self.logit_scale * features @ embeddings.mT + self.bias
 
+    def logits_from_raw(self, features: Tensor, raw: Tensor) -> Tensor:
+        """`logits` with class embeddings (..., K, D) that `embed` has yet to see."""
+        return self.logits(features, self.embed(raw))
+
 
 def count_directions(embeddings: Tensor) -> float:
     """In how many directions embeddings (K, D) differ, as a participation ratio: K - 1, or fewer if they are alike."""
@@ -192,6 +196,10 @@ class ZeroShotClassifier(Classifier):
 
     def embed(self, raw: Tensor) -> Tensor:
         return F.normalize(raw.float(), dim=-1)
+
+    def logits_from_raw(self, features: Tensor, raw: Tensor) -> Tensor:
+        # Lengths divide the logits, not the embeddings: where every image has its own, these are many more numbers.
+        return self.logits(features, raw.float()) / raw.float().norm(dim=-1).clamp_min(1e-12)[..., None, :]
 
     def _check_case(self) -> None:
         """Refuse names that differ in case only, unless the model sees it; CLIP does not."""

@@ -19,7 +19,7 @@ from tta_panda.models import Classifier, load_model, make_classifier
 from tta_panda.speed.measure import Advance, Report, Row, Settings, take_turns
 
 _BETAS = tuple(tenth / 10 for tenth in range(1, 11))
-_BATCHES, _ROUNDS = 3, 7
+_BATCHES, _ROUNDS = 6, 7
 
 Batches = list[tuple[Tensor, Tensor]]
 
