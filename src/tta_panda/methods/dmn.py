@@ -13,7 +13,7 @@ from tta_panda.checks import check_range
 from tta_panda.chunks import in_chunks
 from tta_panda.methods.base import FrozenMethod, MethodOptions
 from tta_panda.methods.batch import Encoded
-from tta_panda.methods.losses import entropy_of
+from tta_panda.methods.losses import entropy_of, likeliest
 from tta_panda.methods.memory import Entries, Stay, empty_memory, offer
 from tta_panda.models.base import Classifier
 
@@ -65,7 +65,7 @@ class DMN(FrozenMethod):
         queries = self.classifier.embed(encoded.features if self.follows_reference else encoded.debiased)
         lengths = queries.norm(dim=-1, keepdim=True)  # (B, 1)
         directions = queries / lengths.clamp_min(1e-12)
-        seen = {"features": directions, "labels": by_text.argmax(dim=1), "entropies": entropy_of(by_text)}
+        seen = {"features": directions, "labels": likeliest(by_text), "entropies": entropy_of(by_text)}
         # The text has a slot of its own, except in the authors' code.
         stay = offer(self.memory, seen, self.slots + (not self.follows_reference))
         cosines = self._recall(directions, stay)

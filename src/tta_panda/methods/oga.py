@@ -12,7 +12,7 @@ from torch import Tensor
 from tta_panda.checks import check_range
 from tta_panda.methods.base import FrozenMethod, MethodOptions
 from tta_panda.methods.batch import Encoded
-from tta_panda.methods.losses import entropy_of
+from tta_panda.methods.losses import entropy_of, likeliest
 from tta_panda.methods.memory import Entries, empty_memory, offer
 from tta_panda.models.base import Classifier
 
@@ -50,7 +50,7 @@ class OGA(FrozenMethod):
     def _adapt_encoded(self, encoded: Encoded) -> Tensor:
         prior = self.classify(encoded).log_softmax(dim=-1)  # (B, K)
         features, entropies = F.normalize(encoded.features, dim=-1), entropy_of(prior)
-        seen = {"features": features, "labels": prior.argmax(dim=1), "entropies": entropies}
+        seen = {"features": features, "labels": likeliest(prior), "entropies": entropies}
         # A prediction that is no better than chance is not remembered, even where there is room.
         self.memory = offer(self.memory, seen, self.slots, entropies < math.log(prior.shape[1])).settle()
         log_likelihoods = self._log_likelihoods(features)

@@ -11,6 +11,7 @@ from torch import Tensor
 from tta_panda.checks import check_range
 from tta_panda.methods.base import FrozenMethod, MethodOptions
 from tta_panda.methods.batch import Encoded
+from tta_panda.methods.losses import likeliest
 from tta_panda.models.base import Classifier
 
 SOFTNESS = 50.0
@@ -84,19 +85,17 @@ class StatA(FrozenMethod):
         anchor = _anchor(features, F.normalize(self.classifier.class_embeddings, dim=-1), by_text.exp())
         anchored = anchor.log_likelihoods(features)  # (B, K)
         at_texts = torch.add(self.text_weight * by_text, anchored, alpha=1 / SOFTNESS)
-        unary, logits, shares = at_texts, by_text, by_text.exp()
+        unary, logits, shares = at_texts, torch.empty_like(by_text), by_text.exp()
         for step in range(self.steps + 1):
             if step:  # classes that no image is assigned to stay at their texts
-                counts = shares.argmax(dim=1).bincount(minlength=shares.shape[1])
+                counts = likeliest(shares).bincount(minlength=shares.shape[1])
                 present = counts.nonzero()[:, 0]
                 fitted = self._fit(features, shares[:, present], counts[present, None], anchor.select(present))
                 moved = fitted.log_likelihoods(features) - anchored[:, present]
                 unary = at_texts.index_add(1, present, moved, alpha=1 / SOFTNESS)
             for _ in range(self.inner_steps):
-                before, logits = logits, torch.addmm(unary, agreement, shares)
-                if torch.equal(logits, before):  # and so would all further ones be
-                    break
-                shares = logits.softmax(dim=-1)
+                torch.addmm(unary, agreement, shares, out=logits)
+                torch.softmax(logits, dim=-1, out=shares)
         return logits.log_softmax(dim=-1)
 
     def _fit(self, features: Tensor, shares: Tensor, counts: Tensor, anchor: Gaussians) -> Gaussians:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tta_panda.checks import check_range
 from tta_panda.methods.base import FrozenMethod, MethodOptions
 from tta_panda.methods.batch import Encoded
-from tta_panda.methods.losses import entropy_of
+from tta_panda.methods.losses import entropy_of, likeliest
 from tta_panda.methods.memory import Entries, empty_memory, offer
 from tta_panda.models.base import Classifier
 
@@ -85,7 +85,7 @@ class TDA(FrozenMethod):
         log_probabilities = logits.log_softmax(dim=-1)
         probabilities, entropies = log_probabilities.exp(), entropy_of(log_probabilities)
         keys = F.normalize(encoded.features, dim=-1)
-        seen = {"features": keys, "labels": logits.argmax(dim=1), "entropies": entropies}
+        seen = {"features": keys, "labels": likeliest(logits), "entropies": entropies}
         possible = (self.least_probability < probabilities) & (probabilities < 1)
         doubt = entropies / self.largest_doubt
         is_doubtful = (self.least_doubt < doubt) & (doubt < self.most_doubt)

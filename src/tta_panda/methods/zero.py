@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tta_panda.checks import check_range
 from tta_panda.methods.batch import Encoded
-from tta_panda.methods.losses import take_views
+from tta_panda.methods.losses import likeliest, take_views
 from tta_panda.methods.views import ViewingOptions, ViewMethod
 from tta_panda.models.base import Classifier
 from tta_panda.views import Augmentation
@@ -54,7 +54,7 @@ class Zero(ViewMethod):
         if self.temperature > 0:
             # Logarithms throughout: the mean of probabilities that underflow would be an infinite logit.
             return (logits[:, :count] / self.temperature).log_softmax(dim=-1).logsumexp(dim=1) - math.log(count)
-        votes = F.one_hot(logits[:, :count].argmax(dim=-1), logits.shape[-1]).sum(dim=1)  # (B, K)
+        votes = F.one_hot(likeliest(logits[:, :count]), logits.shape[-1]).sum(dim=1)  # (B, K)
         if self.follows_reference:  # the first class of those with most votes wins
             return votes.float()
         return votes + 0.5 * _deciding_votes(votes, logits, count)  # half a vote decides ties only
@@ -67,10 +67,10 @@ def _deciding_votes(votes: Tensor, logits: Tensor, count: int) -> Tensor:
     """
     tied = votes == votes.amax(dim=1, keepdim=True)  # (B, K)
     others = logits[:, count:] if count < logits.shape[1] else logits[:, :1]
-    opinions = others.argmax(dim=-1)  # (B, R)
+    opinions = likeliest(others)  # (B, R)
     among_tied = tied.gather(1, opinions)  # (B, R)
     first = among_tied.int().argmax(dim=1, keepdim=True)  # of the views that name one of the tied classes
     named = opinions.gather(1, first)[:, 0]
-    likeliest = others[:, 0].masked_fill(~tied, -torch.inf).argmax(dim=1)
-    winner = F.one_hot(torch.where(among_tied.any(dim=1), named, likeliest), tied.shape[1])
+    otherwise = likeliest(others[:, 0].masked_fill(~tied, -torch.inf))
+    winner = F.one_hot(torch.where(among_tied.any(dim=1), named, otherwise), tied.shape[1])
     return winner * (tied.sum(dim=1, keepdim=True) > 1)

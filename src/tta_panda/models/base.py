@@ -199,7 +199,8 @@ class ZeroShotClassifier(Classifier):
 
     def logits_from_raw(self, features: Tensor, raw: Tensor) -> Tensor:
         # Lengths divide the logits, not the embeddings: where every image has its own, these are many more numbers.
-        return self.logits(features, raw.float()) / raw.float().norm(dim=-1).clamp_min(1e-12)[..., None, :]
+        lengths = torch.linalg.vector_norm(raw.float(), dim=-1)
+        return self.logits(features, raw.float()) / lengths.clamp_min(1e-12)[..., None, :]
 
     def _check_case(self) -> None:
         """Refuse names that differ in case only, unless the model sees it; CLIP does not."""
