@@ -199,8 +199,9 @@ class ZeroShotClassifier(Classifier):
 
     def logits_from_raw(self, features: Tensor, raw: Tensor) -> Tensor:
         # Lengths divide the logits, not the embeddings: where every image has its own, these are many more numbers.
-        lengths = torch.linalg.vector_norm(raw.float(), dim=-1)
-        return self.logits(features, raw.float()) / lengths.clamp_min(1e-12)[..., None, :]
+        lengths = torch.linalg.vector_norm(raw.float(), dim=-1)  # (..., K)
+        logits: Tensor = self.logits(features, raw.float()) / lengths.clamp_min(1e-12)[..., None, :]
+        return logits
 
     def _check_case(self) -> None:
         """Refuse names that differ in case only, unless the model sees it; CLIP does not."""
