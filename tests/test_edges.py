@@ -19,7 +19,7 @@ from tta_panda.errors import InvalidInputError
 from tta_panda.methods import METHODS
 from tta_panda.methods.batch import Encoded
 from tta_panda.methods.deyo import _permute_patches
-from tta_panda.methods.losses import by_confidence, entropy, marginal_entropy
+from tta_panda.methods.losses import by_confidence, entropy, likeliest, marginal_entropy
 from tta_panda.models.openclip import OpenClipModel
 
 BETAS = pytest.mark.parametrize("beta", [None, 0.5])
@@ -365,6 +365,13 @@ def test_half_precision_logits_keep_their_entropies():
     torch.testing.assert_close(entropy(logits.half()), expected, atol=1e-6, rtol=1e-5)
     assert entropy(logits.half()).dtype == torch.float32
     assert marginal_entropy(logits.half()[None] * 1000).isfinite().all()
+
+
+def test_the_likeliest_class_is_the_first_of_equals_for_any_shape():
+    logits = torch.tensor([[[1.0, 3.0, 3.0], [2.0, -1.0, 0.0]], [[0.0, 0.0, 0.0], [-torch.inf, 5.0, 7.0]]])
+    assert likeliest(logits).tolist() == [[1, 0], [0, 2]]
+    assert likeliest(logits[0, 0]).item() == 1
+    assert likeliest(logits[:, 1:]).dtype == torch.int64
 
 
 def test_views_are_ranked_by_entropy():

@@ -122,3 +122,11 @@ def test_text_features_of_a_zero_shot_classifier_are_unit_and_rows_of_a_head_are
     raw = torch.randn(3, 16)
     torch.testing.assert_close(tiny_classifier.embed(raw).norm(dim=1), torch.ones(3))
     assert torch.equal(make_classifier(model, NAMES).embed(raw), raw)
+
+
+def test_logits_from_raw_embeddings_are_those_of_embedded_ones(model, tiny_classifier):
+    for classifier in (tiny_classifier, make_classifier(model, NAMES)):
+        classes, dimensions = classifier.class_embeddings.shape
+        features, raw = torch.randn(2, 5, dimensions), 3 * torch.randn(2, classes, dimensions)
+        expected = classifier.logits(features, classifier.embed(raw))
+        torch.testing.assert_close(classifier.logits_from_raw(features, raw), expected)
