@@ -33,7 +33,7 @@ class RunningMean(Running):
     def update(self, values: Tensor, images: int) -> Tensor:
         """The mean after one more batch of images, with values (1 or B, K)."""
         kept = decay(images, self.half_life)
-        self.total = kept * self.total + images * values.cpu().double().mean(dim=0)
+        self.total = kept * self.total + images * values.cpu().mean(dim=0, dtype=torch.float64)
         self.weight = kept * self.weight + images
         return self.total / self.weight
 
@@ -57,8 +57,8 @@ class AbsentLevel(Running):
         """Centred levels (K,) after one more batch of similarities and predicted probabilities (B, K)."""
         absent = (1 - probabilities) ** self.exponent
         prior, kept = PRIOR * len(similarities), decay(len(similarities), self.half_life)
-        self.total = kept * self.total + (absent * similarities).sum(dim=0) + prior * similarities.mean()
-        self.weight = kept * self.weight + absent.sum(dim=0) + prior
+        self.total = kept * self.total + _sum(absent * similarities) + prior * similarities.mean(dtype=torch.float64)
+        self.weight = kept * self.weight + _sum(absent) + prior
         return centred(self.total / self.weight)
 
 
@@ -80,7 +80,7 @@ class Variety(Running):
 
     def update(self, similarities: Tensor) -> float:
         """After one more batch of similarities (B, K)."""
-        deviations = similarities - self.mean.update(similarities, len(similarities))
+        deviations = similarities - self.mean.update(similarities, len(similarities)).to(similarities.dtype)
         deviations = deviations - deviations.mean(dim=1, keepdim=True)
         kept = decay(len(similarities), self.half_life)
         self.upward = kept * self.upward + float(deviations.amax(dim=1).sum())
@@ -88,6 +88,11 @@ class Variety(Running):
         low, high = NOISE
         ratio = self.upward / self.downward if self.downward > 0 else 0.0
         return min(1.0, max(0.0, (ratio - low) / (high - low)))
+
+
+def _sum(values: Tensor) -> Tensor:
+    """Of (B, K) over images, in the precision of what is summed up along a stream."""
+    return values.sum(dim=0, dtype=torch.float64)
 
 
 def centred(values: Tensor) -> Tensor:

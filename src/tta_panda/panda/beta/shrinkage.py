@@ -37,7 +37,7 @@ class ShrinkageBeta(BetaRule):
     def choose(self, similarities: Tensor, offset_similarities: Tensor, scale: float, directions: float) -> float:
         plain, bias = similarities.float().cpu(), offset_similarities.float().cpu()
         informative = most_informative(self.information.update(scale * plain, scale * bias))
-        level = self.level.update(plain.double(), (scale * plain).double().softmax(dim=1))
+        level = self.level.update(plain, (scale * plain).softmax(dim=1))
         offset = centred(self.offset.update(bias, len(plain)))
         slope = min(1.0, max(0.0, float(level @ offset / (offset @ offset).clamp_min(1e-12))))
         weight, classes = information_weight(len(level)), len(level)

@@ -32,7 +32,7 @@ class SlopeBeta(BetaRule):
 
     @torch.no_grad()
     def choose(self, similarities: Tensor, offset_similarities: Tensor, scale: float, directions: float) -> float:
-        plain, bias = similarities.cpu().double(), offset_similarities.cpu().double()
+        plain, bias = similarities.cpu(), offset_similarities.cpu()
         judged = scale * (plain - (self.beta or 0.0) * bias)
         level = self.level.update(plain, judged.softmax(dim=1))
         offset = centred(self.offset.update(bias, len(plain)))
