@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from tta_panda import FrozenMethod
 from tta_panda.engines.base import Work
 from tta_panda.errors import InvalidInputError, StoreError
@@ -46,6 +48,13 @@ class Doubling(Work[Job, tuple[int, int]]):
             fail(task.kind, task.folder, task.times)
         advance(0.5)
         return 2 * task.number, os.getpid()
+
+
+class Threads(Work[Job, tuple[int, int]]):
+    """Gives the number of threads that torch may use, and the process."""
+
+    def __call__(self, task: Job, advance: Callable[[float], None]) -> tuple[int, int]:
+        return torch.get_num_threads(), os.getpid()
 
 
 class Mishap(FrozenMethod):

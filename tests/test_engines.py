@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from mishaps import Doubling, Job
+from mishaps import Doubling, Job, Threads
 from records import make_runner, plan, without_time
 
 from tta_panda import register_method
@@ -17,6 +17,7 @@ from tta_panda.engines.crew import Crew, Worker
 from tta_panda.engines.local import LocalEngine
 from tta_panda.errors import InvalidInputError, WorkerError
 from tta_panda.evaluation.run import divide
+from tta_panda.workers import available_cores
 
 NO_PROGRESS = lambda _job, _share: None  # noqa: E731
 
@@ -67,6 +68,16 @@ def test_processes_do_all_tasks_though_one_is_killed(tries: tuple[Path, Path]) -
     [failed] = [each for each in settled if isinstance(each, Failed)]
     assert failed.task.number == 2 and "out of luck" in failed.reason
     assert not multiprocessing.active_children()
+
+
+def test_the_last_task_that_is_left_is_done_as_it_would_have_been_among_others() -> None:
+    """With the threads of one of two workers: a run that was resumed gives the same bits as one that was not."""
+    engine = LocalEngine(2)
+    [settled] = engine.run(Threads(), [Job(0)], NO_PROGRESS)
+    assert isinstance(settled, Done)
+    threads, process = settled.result
+    assert threads == max(1, available_cores() // 2) and process != os.getpid()
+    assert list(engine.run(Threads(), [], NO_PROGRESS)) == []
 
 
 # Workers

@@ -32,11 +32,11 @@ class LocalEngine(Engine):
         self.workers: int = workers
 
     def run(self, work: Work[Task, Result], tasks: Sequence[Task], advance: Advance[Task]) -> Settled[Task, Result]:
-        workers = min(self.workers, len(tasks))
-        if workers < 2:
+        if self.workers < 2 or not tasks:
             return _run_here(work, tasks, advance)
-        threads = max(1, available_cores() // workers)
-        return Crew[Task](partial(_Process, work, threads), workers).run(tasks, advance)
+        # However few tasks are left: the last bits of a result can depend on the number of threads.
+        threads = max(1, available_cores() // self.workers)
+        return Crew[Task](partial(_Process, work, threads), min(self.workers, len(tasks))).run(tasks, advance)
 
 
 def _run_here(work: Work[Task, Result], tasks: Sequence[Task], advance: Advance[Task]) -> Settled[Task, Result]:
