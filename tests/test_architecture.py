@@ -45,8 +45,8 @@ MAY_IMPORT = {
         "engines",
     },
 }
-COMMON = {"allocator", "atomic", "checks", "chunks", "errors", "escapes", "framing", "pictures", "progress", "registry"}
-COMMON |= {"rowfiles", "workers"}
+COMMON = {"allocator", "checks", "chunks", "errors", "escapes", "files", "framing", "pictures", "progress", "registry"}
+COMMON |= {"workers"}
 
 
 def imported_parts(path: Path) -> set[str]:

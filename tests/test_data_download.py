@@ -21,8 +21,8 @@ from tta_panda.data import DATASETS
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.data.fetch import download
 from tta_panda.data.fetch.make import make_corrupted
-from tta_panda.data.lock import locked
 from tta_panda.errors import DataError, UnknownNameError
+from tta_panda.files import locked
 
 
 def tar(members: dict[str, bytes], links: dict[str, str] | None = None, kind: bytes = tarfile.SYMTYPE) -> bytes:

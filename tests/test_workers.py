@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tta_panda import workers
-from tta_panda.atomic import atomic_path, remove_parts, write_atomically
 from tta_panda.errors import BrokenImageError, TtaPandaError, UnknownNameError
+from tta_panda.files import atomic_path, remove_parts, write_atomically
 from tta_panda.workers import available_cores, worker_pool
 
 

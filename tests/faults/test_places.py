@@ -15,7 +15,7 @@ from commands import LOCAL, Command, Damage, start, units, wait_for_group, write
 from test_cli import Outcome
 
 from tta_panda.cli import main
-from tta_panda.data.lock import locked
+from tta_panda.files import locked
 
 IMAGES = 20
 BY_NAME = {command.name: command for command in LOCAL}

@@ -27,8 +27,8 @@ _PATH = 50  # letters
 
 def row_printer(output: Path | None) -> Callable[[Sequence[Row]], None]:
     """What shows rows on stdout, unless they have a file: a table for people, CSV for programs."""
+    from tta_panda.files import csv_cell, csv_line
     from tta_panda.prediction.files import COLUMNS
-    from tta_panda.rowfiles import csv_cell, csv_line
 
     if output is not None:
         return lambda _rows: None

@@ -31,8 +31,8 @@ def report(
 ) -> None:
     """Print the tables of a folder of records, and write them and an HTML report."""
     from tta_panda.evaluation.store import RunStore
+    from tta_panda.files import flat, write_rows
     from tta_panda.results.folder import read_comparisons
-    from tta_panda.rowfiles import flat, write_rows
 
     records, comparisons = read_comparisons(RunStore(runs))
     if not as_json:

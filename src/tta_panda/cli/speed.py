@@ -46,7 +46,7 @@ def speed(
 
     A machine that does something else at the same time makes margins larger; ratios stay comparable.
     """
-    from tta_panda.atomic import save_file
+    from tta_panda.files import save_file
     from tta_panda.speed import TOPICS, Clock, Settings
 
     measure = TOPICS.get(topic)
@@ -80,7 +80,7 @@ def speed(
 
 def _save_drawings(figures: Sequence[LineFigure], output: Path) -> None:
     """Numbered PNG files beside the JSON file."""
-    from tta_panda.atomic import save_file
+    from tta_panda.files import save_file
     from tta_panda.reporting.figures import draw, to_bytes
 
     for number, drawing in enumerate((each for figure in figures for each in draw(figure)), 1):

@@ -11,12 +11,12 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tta_panda import __version__
-from tta_panda.atomic import save_file
 from tta_panda.errors import InvalidInputError, StoreError
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.cost import balance, task_cost
 from tta_panda.evaluation.plan import Sources
 from tta_panda.evaluation.run import divide
+from tta_panda.files import save_file
 from tta_panda.models import canonical_name
 
 FOLDER = "shards"

@@ -13,12 +13,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from tta_panda import __version__
-from tta_panda.atomic import make_writable, save_file
 from tta_panda.errors import StoreError
 from tta_panda.escapes import printable
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import FailedRun, RunRecord
-from tta_panda.rowfiles import flat
+from tta_panda.files import flat, make_writable, save_file
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tta_panda import __version__
-from tta_panda.atomic import make_writable, saving
 from tta_panda.escapes import printable
+from tta_panda.files import make_writable, saving
 from tta_panda.methods.features import Encode
 from tta_panda.models.backends import backend_of
 from tta_panda.models.base import ImageModel

@@ -18,8 +18,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from tta_panda.atomic import save_file
 from tta_panda.errors import InvalidInputError, StoreError
+from tta_panda.files import save_file
 from tta_panda.methods import METHODS
 from tta_panda.models.checkpoints import tensors_hash
 from tta_panda.panda import Centering, Debias, Level, Panda

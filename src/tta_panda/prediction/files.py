@@ -11,11 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tta_panda.atomic import saving, writing
 from tta_panda.errors import InvalidInputError, StoreError
 from tta_panda.escapes import path_text
+from tta_panda.files import csv_cell, csv_line, import_pyarrow, saving, writing
 from tta_panda.prediction.predict import Prediction
-from tta_panda.rowfiles import csv_cell, csv_line, import_pyarrow
 
 Row = dict[str, Any]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tta_panda.atomic import make_writable, remove_parts
 from tta_panda.data.dataset import UNLABELLED
+from tta_panda.files import make_writable, remove_parts
 from tta_panda.methods.base import Method
 from tta_panda.methods.state import read_state, write_state
 from tta_panda.prediction.files import PredictionFile, Row, as_row, file_format, read_rows

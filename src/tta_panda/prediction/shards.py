@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tta_panda.atomic import make_writable, remove_parts, save_file
 from tta_panda.engines.base import Engine, Failed, Work
+from tta_panda.files import make_writable, remove_parts, save_file
 from tta_panda.prediction.files import Row, file_format
 from tta_panda.prediction.job import PredictionJob
 from tta_panda.prediction.recipe import Predictor, Recipe

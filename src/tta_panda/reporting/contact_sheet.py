@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from tta_panda.atomic import saving
+from tta_panda.files import saving
 from tta_panda.reporting.pages import templates
 
 THUMBNAIL = 96

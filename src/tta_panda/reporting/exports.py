@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tta_panda.escapes import csv_text, latex_text, markdown_text
+from tta_panda.files import csv_line
 from tta_panda.reporting.text import TextCell, to_text
 from tta_panda.results.table import Table
-from tta_panda.rowfiles import csv_line
 
 
 def to_csv(table: Table) -> str:

@@ -12,10 +12,10 @@ from typing import Any
 import jinja2
 from matplotlib.figure import Figure as Drawing
 
-from tta_panda.atomic import save_file
 from tta_panda.escapes import printable
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import RunRecord
+from tta_panda.files import save_file
 from tta_panda.reporting.exports import to_csv, to_latex, to_markdown
 from tta_panda.reporting.figures import FORMATS, draw, to_bytes, to_svg
 from tta_panda.reporting.text import MARGIN_NOTE, to_text

@@ -18,16 +18,15 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from tta_panda.atomic import atomic_path, remove_parts, write_atomically
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import corrupt, expand_corruptions, image_rng
 from tta_panda.data.corruptions.frost import FrostTextures, load_frost_textures, textures_name
 from tta_panda.data.corruptions.severity import PARAMETER_SETS
-from tta_panda.data.lock import locked
 from tta_panda.data.read.folders import CLASS_LIST
 from tta_panda.data.read.listing import Found, images_in
 from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning, UnknownNameError
 from tta_panda.escapes import path_text
+from tta_panda.files import atomic_path, locked, remove_parts, write_atomically
 from tta_panda.pictures import read_image
 from tta_panda.workers import worker_pool
 

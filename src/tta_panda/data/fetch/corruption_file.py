@@ -17,9 +17,9 @@ from numpy.lib.format import write_array_header_1_0
 from numpy.typing import NDArray
 
 from tta_panda import __version__
-from tta_panda.atomic import atomic_path, write_atomically
 from tta_panda.data.read.cifar import SEVERITIES, note_path, open_array, read_note
 from tta_panda.errors import DataError
+from tta_panda.files import atomic_path, write_atomically
 
 Images = NDArray[np.uint8]
 

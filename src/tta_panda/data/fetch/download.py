@@ -15,11 +15,11 @@ from tta_panda.data import DATASETS
 from tta_panda.data.corruptions import ALL_CORRUPTIONS
 from tta_panda.data.fetch.check import file_md5
 from tta_panda.data.fetch.unpack import unpack
-from tta_panda.data.lock import locked
 from tta_panda.data.read.cifar import LABELS, note_path
 from tta_panda.data.read.folders import shortened
 from tta_panda.data.source import Archive
 from tta_panda.errors import DataError, UnknownNameError
+from tta_panda.files import locked
 
 Progress = Callable[[int, int | None], None]
 """Called with the number of bytes done, and the total, if known."""

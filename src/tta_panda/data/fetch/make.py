@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tta_panda.atomic import atomic_path, remove_parts
 from tta_panda.data import DATASETS
 from tta_panda.data.corruptions import corrupt_batch, expand_corruptions
 from tta_panda.data.corruptions.frost import load_frost_textures, textures_name
 from tta_panda.data.fetch.corruption_file import CorruptionFile
-from tta_panda.data.lock import locked
 from tta_panda.data.read.cifar import LABELS, SEVERITIES, CorruptedCifar, open_array
 from tta_panda.errors import DataError, UnknownNameError
+from tta_panda.files import atomic_path, locked, remove_parts
 from tta_panda.workers import worker_pool
 
 Images = NDArray[np.uint8]

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tta_panda.atomic import write_atomically
+from tta_panda.files import write_atomically
 
 _SETTLED = 3_000_000_000  # nanoseconds; some file systems keep times in steps of two seconds
 

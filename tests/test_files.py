@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tta_panda.cli import app
 from tta_panda.errors import MissingExtraError, StoreError, UnknownNameError
 from tta_panda.evaluation.store import RunStore, load_records
-from tta_panda.rowfiles import flat, write_rows
+from tta_panda.files import flat, write_rows
 
 ROWS = [{"name": "=1+1", "beta": "auto", "lr": 1}, {"name": "a\n\udcff", "beta": 0.5, "more": None, "lr": 0.1}]
 

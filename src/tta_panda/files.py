@@ -1,0 +1,202 @@
+"""Files: written whole or not at all, by one process at a time, and rows as CSV, JSON lines or Parquet."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from tta_panda.errors import DataError, StoreError, UnknownNameError, missing_extra
+from tta_panda.escapes import csv_text
+
+_PART = ".part"
+_PART_NAME = re.compile(rf"\.(?P<stem>.*)\.[0-9a-f]{{16}}{re.escape(_PART)}(\..*)?", re.DOTALL)
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, which replaces `path` when the block ends, and is removed if the block fails.
+
+    Its name is hidden and random, because other processes, perhaps on other machines, may write to the same folder. It
+    keeps the suffix, from which numpy and Pillow infer the format.
+    """
+    part = path.with_name(f".{path.stem}.{secrets.token_hex(8)}{_PART}{path.suffix}")
+    try:
+        yield part
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())  # some systems would otherwise rename first and lose the content in a crash
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write text, encoded as UTF-8, or bytes to a file."""
+    with atomic_path(path) as part:
+        part.write_bytes(_as_bytes(content))
+
+
+def _as_bytes(content: str | bytes) -> bytes:
+    # Names of files need not be valid text.
+    return content.encode(errors="backslashreplace") if isinstance(content, str) else content
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Have a failure to write a result be a `StoreError`."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"Cannot write {path} ({error.strerror or error}). What was written before is kept: make room there, or "
+            "choose another place, and run the command again."
+        ) from error
+
+
+@contextlib.contextmanager
+def saving(path: Path) -> Iterator[Path]:
+    """`atomic_path` for a result: makes the folders that it lies in, and a failure is a `StoreError`."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as part:
+            yield part
+
+
+def save_file(path: Path, content: str | bytes) -> Path:
+    """Write a result, as text or bytes."""
+    with saving(path) as part:
+        part.write_bytes(_as_bytes(content))
+    return path
+
+
+def make_writable(folder: Path, purpose: str, advice: str) -> None:
+    """Make a folder, and find out now, rather than when there is something to lose, whether it can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StoreError(f"Cannot {purpose} {folder} ({error.strerror or error}). {advice}") from error
+
+
+def remove_parts(folder: Path, of: Path | None = None, *, nested: bool = False) -> None:
+    """Delete temporary files of killed processes, all or those of one file; no other process may be writing these.
+
+    With `nested`, those in the folders below, too.
+    """
+    for part in folder.glob(f"{'**/' if nested else ''}.*{_PART}*"):
+        name = _PART_NAME.fullmatch(part.name)
+        if name and (of is None or name["stem"] == of.stem):
+            part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, elsewhere: str = "another folder with -o PATH") -> Iterator[None]:
+    """Create a folder and keep other processes from writing to it; errors of the file system become a `DataError`.
+
+    The system releases the lock when a process dies. `elsewhere` is what users can choose instead of this folder.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".tta-panda.lock", timeout=0):
+            yield
+    except Timeout:
+        raise DataError(f"Another process is writing to {folder}; wait for it, or choose {elsewhere}.") from None
+    except OSError as error:
+        raise DataError(
+            f"Cannot write to {folder} ({error.strerror or error}). Free some space, or choose {elsewhere}, and run "
+            "the command again."
+        ) from error
+
+
+Row = Mapping[str, Any]
+
+
+def flat(row: Row) -> dict[str, Any]:
+    """The row without nesting: `{"options": {"lr": 1}}` as `{"options.lr": 1}`, and lists as JSON."""
+    cells: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            cells |= {f"{name}.{key}": inner for key, inner in flat(value).items()}
+        else:
+            cells[name] = json.dumps(value) if isinstance(value, list | tuple) else value
+    return cells
+
+
+def write_rows(path: Path, rows: Sequence[Row], kind: str | None = None) -> Path:
+    """Write flat rows as the path's suffix says, or as `kind`: csv, jsonl or parquet."""
+    kind = kind or path.suffix.removeprefix(".")
+    if kind not in _ENCODERS:
+        raise UnknownNameError("kind of file", kind, _ENCODERS)
+    return save_file(path, _ENCODERS[kind](rows))
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    """Of all rows, which need not have the same."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def csv_line(cells: Iterable[Any]) -> str:
+    """One line of a CSV file, with the cells as they are; `csv_cell` makes them safe."""
+    line = io.StringIO()
+    # This end of lines, which is replaced below, makes the writer quote carriage returns.
+    csv.writer(line, lineterminator="\r\n").writerow(list(cells))
+    return line.getvalue().removesuffix("\r\n") + "\n"
+
+
+def csv_cell(cell: Any) -> Any:
+    """Text that no spreadsheet takes for a formula, lists as JSON, numbers as they are."""
+    if isinstance(cell, list):
+        return json.dumps(cell) if cell else ""
+    return csv_text(cell) if isinstance(cell, str) else cell
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    columns = _columns(rows)
+    lines: list[list[Any]] = [list(columns), *([row.get(name) for name in columns] for row in rows)]
+    return "".join(csv_line(map(csv_cell, line)) for line in lines)
+
+
+def _jsonl(rows: Sequence[Row]) -> str:
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def import_pyarrow() -> Any:
+    """pyarrow with its `parquet`; the extra that has it is named where it is absent."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise missing_extra("Parquet needs", "parquet") from error
+    return pyarrow
+
+
+def _parquet(rows: Sequence[Row]) -> bytes:
+    pyarrow = import_pyarrow()
+    columns = {name: _of_one_type([row.get(name) for row in rows]) for name in _columns(rows)}
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table(columns), sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """As they are, or as text where they differ in kind, as beta does, which is a number or "auto"."""
+    kinds = {float if type(value) is int else type(value) for value in values if value is not None}
+    if len(kinds) <= 1 and str not in kinds:
+        return values
+    return [None if value is None else str(value).encode(errors="backslashreplace").decode() for value in values]
+
+
+_ENCODERS: dict[str, Callable[[Sequence[Row]], str | bytes]] = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}
