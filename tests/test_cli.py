@@ -179,7 +179,14 @@ def test_several_seeds_are_printed_with_their_spread(succeeded, tmp_path):
 
 
 def test_what_is_said_of_a_stream_is_in_the_record(succeeded, tmp_path):
-    said = {"data": "glyphs-val-c", "corruption": "fog", "severity": 3, "order": "given", "seed": 2, "batch_size": 7}
+    said = {
+        "data": "glyphs-val-c",
+        "corruption": "fog",
+        "severity": 3,
+        "order": "sequential",
+        "seed": 2,
+        "batch_size": 7,
+    }
     said |= {"limit": 9, "preprocess": "exact", "precision": "bf16", "model": "mini", "templates": "mint"}
     said |= {"backend": "torch"}
     flags = [word for name, value in said.items() for word in (f"--{name.replace('_', '-')}", value)]

@@ -107,7 +107,7 @@ def test_a_stream_passes_every_image_once_in_a_seeded_order():
 
 
 def test_a_stream_can_keep_the_order_of_the_data_set():
-    images = torch.cat([images for images, _ in Stream(dataset(7), 3, seed=5, order="given")])
+    images = torch.cat([images for images, _ in Stream(dataset(7), 3, seed=5, order="sequential")])
     assert images[:, 0, 0, 0].tolist() == list(range(7))
     with pytest.raises(UnknownNameError, match=r"Unknown order of a stream 'shufled'\. Did you mean 'shuffled'"):
         Stream(dataset(7), 3, 0, order="shufled")

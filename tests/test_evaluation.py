@@ -151,7 +151,7 @@ def test_a_key_depends_on_every_field_and_not_on_their_order(tmp_path):
     assert shuffled.config == config and shuffled.config.key == config.key
     keys = {config.key}
     for name, value in stream.items():
-        other = {"precision": "bf16", "order": "given", "preprocess": "exact"}.get(name)
+        other = {"precision": "bf16", "order": "sequential", "preprocess": "exact"}.get(name)
         other = other or (value + 1 if isinstance(value, int) else "other")
         keys.add(replace(config, stream=replace(config.stream, **{name: other})).key)
     keys.add(replace(config, method=replace(config.method, name="tent+panda")).key)

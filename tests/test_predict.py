@@ -307,7 +307,7 @@ def test_the_page_shows_every_picture_and_escapes_names(glyph_files, tmp_path):
         (("-", "x.png"), "not both"),
         ((".", "--html", "a.html"), "--output"),
         ((".", "--resume"), "--output"),
-        ((".", "--order", "sorted"), "given or shuffled"),
+        ((".", "--order", "sorted"), "sequential or shuffled"),
         ((".", "-o", "a.txt", "--classes", "a,b"), "by suffix"),
     ],
 )

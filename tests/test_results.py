@@ -144,7 +144,7 @@ def test_options_tell_columns_of_one_method_apart():
 
 OTHER_VALUES = {
     "precision": "bf16",
-    "order": "given",
+    "order": "sequential",
     "preprocess": "exact",
     "severity": 3,
     "limit": 10,

@@ -53,7 +53,7 @@ def seen(stream: Stream) -> list[int]:
     [
         ("shuffled", "shuffled"),
         ("reset", "shuffled"),
-        ("reset+given", "given"),
+        ("reset+sequential", "sequential"),
         ("continual", "continual"),
         ("shuffled + mixed", "mixed"),
         ("correlated", "correlated:0.1"),
@@ -78,7 +78,7 @@ def test_an_order_has_one_spelling(text, canonical):
         ("continuous", "Did you mean 'continual'"),
         ("continual+mixed", "one of each"),
         ("given+correlated", "one of each"),
-        ("mixed+given", r"continual\+given"),
+        ("mixed+sequential", r"continual\+sequential"),
         ("correlated:-1", r"at least 0, as correlated:0\.1; got correlated:-1"),
         ("correlated:often", "a number"),
         ("correlated:nan", "a number"),
@@ -96,7 +96,9 @@ def test_what_is_no_order_is_refused(text, message):
 
 @settings(max_examples=50, deadline=None)
 @given(
-    LABELS, SEEDS, st.sampled_from([("shuffled", None), ("given", None), *(("correlated", v) for v in (0, 0.01, 3))])
+    LABELS,
+    SEEDS,
+    st.sampled_from([("shuffled", None), ("sequential", None), *(("correlated", v) for v in (0, 0.01, 3))]),
 )
 def test_arrangements_pass_every_image_once(labels, seed, order):
     indices = arranged(*order, labels, seed)
@@ -151,7 +153,7 @@ def test_label_shift_draws_frequencies_once_and_the_order_at_random():
 
 def test_continual_streams_are_those_of_the_domains_one_after_another():
     domains = {"a": dataset(0), "b": dataset(100)}
-    for images in ("shuffled", "given", "correlated:0", "label_shift:0.5"):
+    for images in ("shuffled", "sequential", "correlated:0", "label_shift:0.5"):
         alone = [seen(Stream(each, 7, seed=3, order=images)) for each in domains.values()]
         joined = Stream(domains, 7, seed=3, order=f"continual+{images}")
         assert seen(joined) == alone[0] + alone[1]
@@ -170,8 +172,8 @@ def test_mixed_streams_pool_all_domains():
 
 
 def test_streams_of_several_domains_say_what_they_need():
-    with pytest.raises(InvalidInputError, match=r"such as 'continual\+given'; got 'given'"):
-        Stream({"a": dataset(0), "b": dataset(9)}, 5, order="given")
+    with pytest.raises(InvalidInputError, match=r"such as 'continual\+sequential'; got 'sequential'"):
+        Stream({"a": dataset(0), "b": dataset(9)}, 5, order="sequential")
     with pytest.raises(DataError, match="same classes"):
         Stream({"a": dataset(0), "b": dataset(9, classes=4)}, 5, order="mixed")
     with pytest.raises(DataError, match="no images"):

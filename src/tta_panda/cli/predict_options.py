@@ -39,8 +39,8 @@ class PredictOptions(EngineOptions):
     preset: Annotated[str | None, typer.Option("--preset", help="Settings of a benchmark.")] = None
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Pictures per batch.")] = 100
     order: Annotated[
-        str, typer.Option("--order", help="given, or shuffled: better for folders that are sorted by class.")
-    ] = "given"
+        str, typer.Option("--order", help="sequential, or shuffled: better for folders that are sorted by class.")
+    ] = "sequential"
     seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of negatives, views and order.")] = 0
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="CSV, JSONL or Parquet, by suffix.", show_default="stdout")
@@ -88,7 +88,7 @@ class PredictOptions(EngineOptions):
             "Give either - or paths, not both.": STDIN in places and len(places) > 1,
             "--html is made from the file of predictions; give --output, too.": self.html and not self.output,
             "--resume goes on with a file of predictions; give its --output.": self.resume and not self.output,
-            f"--order is given or shuffled, got {self.order!r}.": self.order not in ("given", "shuffled"),
+            f"--order is sequential or shuffled, got {self.order!r}.": self.order not in ("sequential", "shuffled"),
             "Only a list of files can be shuffled, not --watch or -.": self.order == "shuffled"
             and (self.watch or STDIN in places),
             "--until-idle belongs to --watch.": self.until_idle is not None and not self.watch,

@@ -19,7 +19,7 @@ def shuffled(labels: Labels, value: None, rng: Rng) -> Indices:
     return rng.permutation(np.arange(len(labels)))
 
 
-def given(labels: Labels, value: None, rng: Rng) -> Indices:
+def sequential(labels: Labels, value: None, rng: Rng) -> Indices:
     return np.arange(len(labels))
 
 
@@ -67,7 +67,7 @@ def label_shift(labels: Labels, concentration: float, rng: Rng) -> Indices:
 
 
 ARRANGEMENTS: dict[str, Callable[[Labels, Any, Rng], Indices]] = {
-    arrange.__name__: arrange for arrange in (shuffled, given, correlated, imbalanced, label_shift)
+    arrange.__name__: arrange for arrange in (shuffled, sequential, correlated, imbalanced, label_shift)
 }
 
 

@@ -35,7 +35,7 @@ class ImageOrder(NamedTuple):
 
 IMAGE_ORDERS = {
     SHUFFLED: ImageOrder("random"),
-    "given": ImageOrder("as the data set has them; image files are sorted by class"),
+    "sequential": ImageOrder("as the data set has them; image files are sorted by class"),
     "correlated": ImageOrder("classes come in runs: the smaller the number, the longer; 0 sorts by class", 0.1),
     "imbalanced": ImageOrder(
         "one part per class, in which that class is so many times as likely as any other", math.inf, 1.0, math.inf
@@ -73,8 +73,8 @@ class Order:
                 f"as in mixed+correlated:0.1; got {text!r}."
             )
         [order], [(arrangement, value)] = domains or [RESET], images or [(SHUFFLED, None)]
-        if (order, arrangement) == ("mixed", "given"):
-            raise InvalidInputError("Mixed domains have no given order. Write mixed, or continual+given.")
+        if (order, arrangement) == ("mixed", "sequential"):
+            raise InvalidInputError("Mixed domains cannot be sequential. Write mixed, or continual+sequential.")
         return cls(order, arrangement, value)
 
     def __str__(self) -> str:

@@ -36,9 +36,10 @@ class Stream:
         seed: random seed of the order.
         fit: resize and crop each image with Pillow, to that many pixels a side or as a model's framing says; image
             files of several sizes need it.
-        order: of the images: `"shuffled"`, `"given"`, `"correlated:0.1"`, `"imbalanced:inf"`, `"label_shift:0.1"`; of
-            several domains: `"continual"`, `"gradual"` (the same with changing severities) or `"mixed"`; or both, as
-            `"mixed+correlated:0.1"`. It depends on labels and `seed` only, so that every method sees the same stream.
+        order: of the images: `"shuffled"`, `"sequential"`, `"correlated:0.1"`, `"imbalanced:inf"` or
+            `"label_shift:0.1"`; of several domains: `"continual"`, `"gradual"` (the same with changing severities) or
+            `"mixed"`; or both, as `"mixed+correlated:0.1"`. It depends on labels and `seed` only, so that every method
+            sees the same stream.
     """
 
     dataset: Dataset | Domains
