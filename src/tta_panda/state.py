@@ -1,0 +1,75 @@
+"""State that a stream changes: declared once, and reset, saved and loaded in this one place."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Stateful:
+    """An object whose state is declared with `add_state`, usually in its constructor."""
+
+    state_device = torch.device("cpu")
+    """Where tensors of a loaded state go."""
+
+    def __init__(self) -> None:
+        self._defaults: dict[str, Any] = {}
+
+    def add_state(self, name: str, default: Any) -> None:
+        """Declare `self.<name>`: state that starts as `default`, is reset to it, and is part of `state_dict`.
+
+        Args:
+            name: name of the attribute.
+            default: a tensor, a number, a string or None, or a dictionary of these; a `torch.Generator`, with the state
+                that it has now; or another `Stateful`, which is reset, saved and loaded along with this one.
+        """
+        self._defaults[name] = default
+        self.reset_state(name)
+
+    def reset_state(self, name: str) -> None:
+        """Set one declared state to its default."""
+        default = self._defaults[name]
+        if isinstance(default, Stateful):
+            default.reset()
+        setattr(self, name, default if isinstance(default, Stateful) else _copy(default))
+
+    def reset(self) -> None:
+        """Set all declared states to their defaults."""
+        for name in self._defaults:
+            self.reset_state(name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of all declared states, in dictionaries of tensors and plain values."""
+        return {name: _saved(getattr(self, name)) for name in self._defaults}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over copies of the states that `state_dict` returned."""
+        for name in self._defaults:
+            current = getattr(self, name)
+            if isinstance(current, Stateful):
+                current.load_state_dict(state[name])
+            elif isinstance(current, torch.Generator):
+                current.set_state(state[name].cpu())
+            else:
+                setattr(self, name, _copy(state[name], self.state_device))
+
+
+def _saved(value: Any) -> Any:
+    if isinstance(value, Stateful):
+        return value.state_dict()
+    return value.get_state() if isinstance(value, torch.Generator) else _copy(value)
+
+
+def _copy(value: Any, device: torch.device | None = None) -> Any:
+    """A copy that may be changed in place, even if the value was made in inference mode; on `device`, if given."""
+    if isinstance(value, dict):  # a deep copy would be much slower: it copies tensors by way of their storages
+        return {name: _copy(item, device) for name, item in value.items()}
+    if isinstance(value, Tensor):
+        with torch.inference_mode(False):
+            return value.detach().to(device or value.device, copy=True)
+    if isinstance(value, torch.Generator):
+        return torch.Generator(value.device).set_state(value.get_state())
+    return copy.deepcopy(value)
