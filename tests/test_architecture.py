@@ -46,7 +46,7 @@ MAY_IMPORT = {
     },
 }
 COMMON = {"allocator", "checks", "chunks", "errors", "escapes", "files", "framing", "pictures", "progress", "registry"}
-COMMON |= {"workers"}
+COMMON |= {"state", "workers"}
 
 
 def imported_parts(path: Path) -> set[str]:
