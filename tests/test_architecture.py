@@ -45,7 +45,7 @@ MAY_IMPORT = {
         "engines",
     },
 }
-COMMON = {"allocator", "checks", "chunks", "errors", "escapes", "files", "framing", "pictures", "progress", "registry"}
+COMMON = {"allocator", "checks", "chunks", "errors", "escapes", "files", "images", "progress", "registry"}
 COMMON |= {"state", "workers"}
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from tta_panda.data.corruptions.folders import corrupt_folder
 from tta_panda.data.corruptions.sheet import draw_sheet, read_for_sheet
 from tta_panda.errors import DataError, InvalidInputError, TtaPandaWarning, UnknownNameError
-from tta_panda.pictures import read_image
+from tta_panda.images import read_image
 
 pytestmark = pytest.mark.filterwarnings("ignore::tta_panda.errors.TtaPandaWarning")
 

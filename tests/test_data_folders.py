@@ -17,7 +17,7 @@ from tta_panda.data.dataset import UNLABELLED, ImageDataset
 from tta_panda.data.read.files import ImageFiles
 from tta_panda.data.stream import Stream
 from tta_panda.errors import DataError, InvalidInputError, TtaPandaWarning
-from tta_panda.pictures import AS_PUBLISHED
+from tta_panda.images import AS_PUBLISHED
 
 pytestmark = pytest.mark.filterwarnings("ignore::tta_panda.errors.TtaPandaWarning")
 

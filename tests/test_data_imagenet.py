@@ -11,7 +11,7 @@ from tta_panda.data import load_data
 from tta_panda.data.read.files import ImageFiles
 from tta_panda.data.read.imagenet import imagenet_classes
 from tta_panda.errors import DataError, InvalidInputError
-from tta_panda.pictures import AS_PUBLISHED
+from tta_panda.images import AS_PUBLISHED
 
 
 def write_imagenet(root: Path) -> None:

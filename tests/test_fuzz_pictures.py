@@ -27,12 +27,12 @@ import pytest
 from PIL import Image
 
 from tta_panda.errors import BrokenImageError
-from tta_panda.pictures import read_image
+from tta_panda.images import read_image
 
 resource = pytest.importorskip("resource")
 
 SECONDS = 20  # for one file, on a busy machine
-MEGABYTES = 1500  # of memory that is used at any time; 100 million pixels of three bytes take 300
+MEGABYTES = 1500  # of memory that is used at any time; 89 million pixels of three bytes take 270
 ADDRESSES = 6 << 30  # bytes of address space, some of which the libraries take without using it
 
 SIZES = (0, 1, 31, 9_990, 12_000, 20_000, 65_535, 2**24 - 1, 2**31 - 1, 2**32 - 1)

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 
 from tta_panda import Panda, Tent, ZeroShotClassifier, load_model
 from tta_panda.errors import InvalidInputError, UnknownNameError
+from tta_panda.images import fit_images, prepare_images
 from tta_panda.models import devices
 from tta_panda.models.devices import check_precision, full_precision, resolve_device
-from tta_panda.models.images import fit_images, prepare_images
 
 TINY_NAMES = ["heart", "star", "anchor", "cloud"]
 
@@ -123,7 +123,7 @@ class Elsewhere(torch.Tensor):
 
 @pytest.mark.parametrize("mode", ["bicubic", "bilinear"])
 def test_resizing_falls_back_on_the_cpu(mode):
-    from tta_panda.framing import Framing
+    from tta_panda.images import Framing
 
     images = torch.rand(2, 3, 40, 50, generator=torch.Generator().manual_seed(0))
     framing = Framing(32, interpolation=mode)

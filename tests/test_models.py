@@ -16,9 +16,9 @@ from torch import nn
 from tta_panda import ZeroShotClassifier, load_model, make_classifier
 from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
 from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning, UnknownNameError
+from tta_panda.images import fit_images
 from tta_panda.methods.adaptation import adaptable_copy
 from tta_panda.models import VisionLanguageModel, base
-from tta_panda.models.images import fit_images
 from tta_panda.models.names import ModelName
 from tta_panda.models.quickgelu import tag_uses_quick_gelu
 from tta_panda.models.sources import SOURCES

@@ -20,8 +20,7 @@ from tta_panda.data.dataset import ImageDataset
 from tta_panda.data.stream import Stream
 from tta_panda.errors import UnknownNameError
 from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
-from tta_panda.models.images import fit_images
-from tta_panda.pictures import fit_picture
+from tta_panda.images import fit_images, fit_picture
 
 Draw = Callable[[int, int, int], NDArray[np.uint8]]
 

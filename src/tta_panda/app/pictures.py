@@ -19,7 +19,7 @@ from tta_panda.data.read.listing import find_images
 from tta_panda.data.stream import Stream
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
-from tta_panda.models.images import framing_of
+from tta_panda.models.base import framing_of
 from tta_panda.prediction.classes import find_classes, labels_by_folder
 from tta_panda.prediction.reading import Decoder
 

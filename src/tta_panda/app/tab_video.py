@@ -17,9 +17,9 @@ from tta_panda.app.handlers import NO_PROGRESS, sentences
 from tta_panda.app.pictures import shared_classifier, split_names
 from tta_panda.app.video import Frame, frames, predict_frame
 from tta_panda.errors import InvalidInputError
+from tta_panda.images import fit_picture
 from tta_panda.methods import create_method, list_methods
 from tta_panda.methods.base import Method
-from tta_panda.pictures import fit_picture
 from tta_panda.prediction.predict import Prediction
 
 KEPT = 30

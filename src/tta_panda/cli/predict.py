@@ -22,7 +22,7 @@ from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.progress import make_progress
 
 if TYPE_CHECKING:
-    from tta_panda.pictures import Decoding
+    from tta_panda.images import Decoding
     from tta_panda.prediction.files import Row
     from tta_panda.prediction.job import PredictionJob
     from tta_panda.prediction.reading import Pause

@@ -63,9 +63,9 @@ class PredictOptions(EngineOptions):
     ignore_orientation: Annotated[
         bool, typer.Option("--ignore-orientation", help="Do not turn pictures as their EXIF orientation says.")
     ] = False
-    most_pixels: Annotated[
-        int, typer.Option("--most-pixels", min=1, help="Skip pictures of more pixels than this.")
-    ] = 100_000_000
+    max_pixels: Annotated[int, typer.Option("--max-pixels", min=1, help="Skip pictures of more pixels than this.")] = (
+        89_478_485
+    )
     shard_size: Annotated[
         int, typer.Option("--shard-size", min=1, help="Pictures of a shard, with several --workers or --engine ray.")
     ] = 1000
@@ -113,8 +113,8 @@ class PredictOptions(EngineOptions):
     def recipe(self, places: Sequence[Path]) -> Recipe:
         """What predicts."""
         from tta_panda.data.read.lists import read_lines
+        from tta_panda.images import Decoding
         from tta_panda.methods.options import parse_setting
-        from tta_panda.pictures import Decoding
         from tta_panda.prediction.recipe import Recipe
 
         classes = None if self.classes is None else words(self.classes)
@@ -131,5 +131,5 @@ class PredictOptions(EngineOptions):
             device=self.usable_device(),
             precision=self.precision,
             backend=self.backend,
-            decoding=Decoding(upright=not self.ignore_orientation, most_pixels=self.most_pixels),
+            decoding=Decoding(upright=not self.ignore_orientation, max_pixels=self.max_pixels),
         )

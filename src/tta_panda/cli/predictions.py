@@ -16,7 +16,7 @@ from tta_panda.progress import make_console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tta_panda.pictures import Decoding
+    from tta_panda.images import Decoding
     from tta_panda.prediction.files import Row
     from tta_panda.prediction.summary import Summary
 

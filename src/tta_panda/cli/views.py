@@ -33,7 +33,7 @@ def views(
     import torch
     from PIL import Image
 
-    from tta_panda.pictures import fit_picture, read_image
+    from tta_panda.images import fit_picture, read_image
     from tta_panda.views import make_views
 
     if size < 1:

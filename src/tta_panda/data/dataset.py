@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tta_panda.errors import DataError, InvalidInputError
-from tta_panda.framing import Framing
+from tta_panda.images import Framing
 
 UNLABELLED = -1
 """The label of an image of unknown class: the class can be predicted, but not evaluated."""
@@ -60,7 +60,7 @@ class ImageDataset:
             return images
         from PIL import Image
 
-        from tta_panda.pictures import fit_picture
+        from tta_panda.images import fit_picture
 
         return np.stack([np.asarray(fit_picture(Image.fromarray(image), fit)) for image in images])
 

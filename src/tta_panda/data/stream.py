@@ -16,7 +16,7 @@ from tta_panda.data.arrange import ARRANGEMENTS
 from tta_panda.data.dataset import Dataset, Indices, Labels
 from tta_panda.data.order import Order
 from tta_panda.errors import DataError, InvalidInputError
-from tta_panda.framing import Framing
+from tta_panda.images import Framing
 
 Batch = tuple[Any, ...]
 """(images, labels), or (images, labels, names of the images' domains)."""

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tta_panda.errors import ModelLoadError
-from tta_panda.framing import Framing
+from tta_panda.images import Framing, check_prepared, prepare_images
 from tta_panda.models.devices import AUTOCAST, Precision, full_precision
-from tta_panda.models.images import check_prepared, prepare_images
 
 PAPER_PATCH_SIZE = 32
 

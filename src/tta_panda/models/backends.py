@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from tta_panda.errors import InvalidInputError, UnknownNameError, UnsupportedModelError, missing_extra
+from tta_panda.images import check_prepared
 from tta_panda.models.base import ImageModel
-from tta_panda.models.images import check_prepared
 
 Backend = Literal["torch", "openvino"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError
+from tta_panda.images import Framing
 from tta_panda.models.checkpoints import weights_hash
 from tta_panda.models.devices import full_precision
 
@@ -87,6 +88,11 @@ class PromptableModel(Protocol):
 
     def encode_embedded(self, embedded: Tensor, tokens: Tensor) -> Tensor:
         """Text embeddings (N, D) from input embeddings; `tokens` says where each text ends."""
+
+
+def framing_of(model: ImageModel) -> int | Framing:
+    """How a model resizes and crops pictures; models of one's own need only say their size."""
+    return getattr(model, "framing", model.image_size)
 
 
 class Classifier(ABC):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tta_panda.errors import InvalidInputError, ModelLoadError, missing_extra
-from tta_panda.framing import Framing, Interpolation
+from tta_panda.images import Framing, Interpolation
 from tta_panda.models.adapter import ImageAdapter, square_side
 from tta_panda.models.base import Classifier
 from tta_panda.models.checkpoints import find_weights, load_weights, read_state_dict

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tta_panda.errors import InvalidInputError, ModelLoadError
-from tta_panda.framing import Framing, Interpolation
+from tta_panda.images import Framing, Interpolation
 from tta_panda.models.adapter import ImageAdapter, embeddings_replaced, first_embedding, square_side
 from tta_panda.models.checkpoints import check_keys
 from tta_panda.models.devices import Precision

@@ -15,7 +15,7 @@ from tta_panda.checks import check_range
 from tta_panda.errors import BrokenImageError, InvalidInputError
 from tta_panda.escapes import path_text
 from tta_panda.methods.base import Method
-from tta_panda.models.images import framing_of
+from tta_panda.models.base import framing_of
 from tta_panda.prediction.reading import Decoded, Decoder, Pause, Picture, read_batches
 from tta_panda.progress import make_progress
 

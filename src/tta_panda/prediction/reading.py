@@ -16,10 +16,8 @@ from torch import Tensor
 
 from tta_panda.data.read.files import reading_threads
 from tta_panda.errors import BrokenImageError
-from tta_panda.framing import Framing
-from tta_panda.models.images import Picture as LoadedPicture
-from tta_panda.models.images import as_batch
-from tta_panda.pictures import AS_SHOWN, Decoding, read_image
+from tta_panda.images import AS_SHOWN, Decoding, Framing, as_batch, read_image
+from tta_panda.images import Picture as LoadedPicture
 
 Picture = str | os.PathLike[str] | LoadedPicture
 """The path of a file, a Pillow image, an array (H, W, 3) of uint8, or a tensor (3, H, W)."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from tta_panda.images import AS_SHOWN, Decoding
 from tta_panda.methods import create_method
 from tta_panda.methods.base import Method
 from tta_panda.models import load_model, make_classifier, recorded_name, weights_digest
 from tta_panda.models.backends import Backend
+from tta_panda.models.base import framing_of
 from tta_panda.models.devices import Precision, resolve_device
-from tta_panda.models.images import framing_of
-from tta_panda.pictures import AS_SHOWN, Decoding
 from tta_panda.prediction.classes import find_classes, labels_by_folder
 from tta_panda.prediction.reading import Decoder
 

@@ -23,8 +23,8 @@ from tta_panda.evaluation.memory import memory_in_use
 from tta_panda.methods import create_method
 from tta_panda.methods.base import Method
 from tta_panda.models import Classifier, load_model
+from tta_panda.models.base import framing_of
 from tta_panda.models.devices import clock
-from tta_panda.models.images import framing_of
 from tta_panda.prediction.job import PredictionJob
 from tta_panda.prediction.reading import Decoder
 from tta_panda.results.figure import Line, LineFigure, Panel

@@ -16,9 +16,9 @@ from torch import Tensor
 from tta_panda.data.dataset import Dataset, ImageDataset
 from tta_panda.data.read.files import ImageFiles
 from tta_panda.data.stream import Stream
-from tta_panda.framing import Framing
+from tta_panda.images import Framing
 from tta_panda.models import ImageModel, load_model
-from tta_panda.models.images import framing_of
+from tta_panda.models.base import framing_of
 from tta_panda.speed.measure import Advance, Report, Row, Settings, Spread, take_turns
 
 _BATCHES, _ROUNDS = 6, 5

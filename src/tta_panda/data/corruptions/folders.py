@@ -27,7 +27,7 @@ from tta_panda.data.read.listing import Found, images_in
 from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning, UnknownNameError
 from tta_panda.escapes import path_text
 from tta_panda.files import atomic_path, locked, remove_parts, write_atomically
-from tta_panda.pictures import read_image
+from tta_panda.images import read_image
 from tta_panda.workers import worker_pool
 
 _JPEG = {"quality": 85}

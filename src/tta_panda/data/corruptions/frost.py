@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tta_panda.data.corruptions.arrays import Floats, Images
 from tta_panda.data.read.listing import images_in
 from tta_panda.errors import DataError
-from tta_panda.pictures import read_image
+from tta_panda.images import read_image
 
 _SIDE = 768  # of a generated texture; a fifth of it still holds a 64 px image several times
 _STEPS = 4

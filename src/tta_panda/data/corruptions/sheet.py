@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from tta_panda.data.corruptions import corrupt, image_rng
 from tta_panda.data.corruptions.frost import load_frost_textures
 from tta_panda.errors import DataError
-from tta_panda.pictures import fit_picture, read_image
+from tta_panda.images import fit_picture, read_image
 
 _LARGEST = 224  # side of the images that ImageNet-C corrupts
 _SMALLEST_TILE = 96

@@ -16,7 +16,7 @@ from tta_panda.data.dataset import ImageDataset, Indices, Labels, checked_limit
 from tta_panda.data.glyphs.render import draw_symbol, to_uint8
 from tta_panda.data.glyphs.symbols import BENCHMARK_CLASSES, VALIDATION_CLASSES
 from tta_panda.data.source import DataSource, Size
-from tta_panda.framing import Framing
+from tta_panda.images import Framing
 
 IMAGES = 1000
 """Of a domain, unless a limit asks for more."""

@@ -17,8 +17,7 @@ from tta_panda.data.dataset import UNLABELLED, Indices, Labels, check_labels, ch
 from tta_panda.data.read.cache import remembered
 from tta_panda.errors import BrokenImageError, DataError, TtaPandaWarning
 from tta_panda.escapes import path_text
-from tta_panda.framing import Framing
-from tta_panda.pictures import AS_SHOWN, Decoding, read_image
+from tta_panda.images import AS_SHOWN, Decoding, Framing, read_image
 from tta_panda.workers import available_cores
 
 _MOST_THREADS = 16  # Pillow and hashlib release the interpreter's lock, so threads are enough

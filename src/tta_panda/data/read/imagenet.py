@@ -14,7 +14,7 @@ from tta_panda.data.read.files import ImageFiles
 from tta_panda.data.read.folders import ImageFileSource, class_folders, domain_folder, found_in, labelled_files
 from tta_panda.data.source import Archive, Size
 from tta_panda.errors import DataError
-from tta_panda.pictures import AS_PUBLISHED
+from tta_panda.images import AS_PUBLISHED
 
 FOLDER = "ImageNet-C"
 IMAGES_PER_CLASS = 50
