@@ -27,7 +27,6 @@ MAY_IMPORT = {
     "results": {"methods", "data", "evaluation"},
     "experiments": {"panda", "models", "methods", "data", "evaluation", "results"},
     "reporting": {"evaluation", "results"},
-    "speed": {"panda", "models", "methods", "data", "views", "evaluation", "results", "prediction"},
     "app": {"panda", "models", "methods", "data", "evaluation", "results", "reporting", "prediction"},
     "cli": {
         "panda",
@@ -40,7 +39,6 @@ MAY_IMPORT = {
         "experiments",
         "reporting",
         "prediction",
-        "speed",
         "app",
         "engines",
     },

@@ -1,4 +1,4 @@
-"""Methods hold no more memory after more batches. `tta-panda speed soak` measures the same over a long stream."""
+"""Methods hold no more memory after more batches. `benchmarks/soak.py` measures the same over a long stream."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import typer
 
 from tta_panda import __version__
 from tta_panda.allocator import keep_freed_memory
-from tta_panda.cli import bench, corrupt, data, doctor, explore, ls, plan, predict, report, reproduce, run, speed, views
+from tta_panda.cli import bench, corrupt, data, doctor, explore, ls, plan, predict, report, reproduce, run
 from tta_panda.cli.common import say
 from tta_panda.cli.interruptions import InterruptibleGroup, catch_sigterm
 from tta_panda.errors import TtaPandaError, TtaPandaWarning
@@ -33,8 +33,6 @@ app.command("explore")(explore.explore)
 app.command("ls")(ls.ls)
 app.command("corrupt")(corrupt.corrupt)
 app.command("doctor")(doctor.doctor)
-app.command("views")(views.views)
-app.command("speed")(speed.speed)
 app.add_typer(data.app, name="data")
 app.add_typer(plan.app, name="plan")
 

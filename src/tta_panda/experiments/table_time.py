@@ -54,7 +54,7 @@ class TimeTable(Experiment):
 _HOW = (
     "One run after the other, each after a batch to warm up; seconds are those in the method, from a batch of "
     "images to its predictions, without reading data. A machine's fluctuations from run to run are as large as the "
-    "overhead, so this shows the pattern only: `tta-panda speed methods` times both in turns, and gives margins."
+    "overhead, so this shows the pattern only: `benchmarks/panda.py` times both in turns, with margins."
 )
 
 

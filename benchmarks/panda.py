@@ -1,0 +1,63 @@
+"""What Panda adds to the time of each method.
+
+python benchmarks/panda.py --method clip,tent
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import Any
+
+from timer import interleave
+from torch import Tensor
+from workload import add_method, foggy_images, load_classifier, make_parser, print_table, timing_options, warm_up
+
+from tta_panda import UnsupportedModelError, create_method
+from tta_panda.models import Classifier
+
+REFRESH_EVERY = 10
+PANDA: dict[str, dict[str, Any]] = {
+    "fixed beta": {"beta": 0.5},  # as in the paper; any number costs the same
+    "auto": {},
+    "between": {"refresh_every": REFRESH_EVERY},  # a batch that draws no negatives
+}
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    add_method(parser)
+    arguments = parser.parse_args()
+    classifier = load_classifier(arguments)
+    images = foggy_images(arguments.batch_size, classifier.model.image_size)
+    rows, notes = [], [f"{arguments.model}, {len(images)} images, {arguments.classes} classes; times the plain method."]
+    for name in arguments.method.split(","):
+        try:
+            rows.append(measure(name, classifier, images, arguments))
+        except UnsupportedModelError as error:
+            notes.append(f"{name} is skipped: {error}")
+    print_table(rows, " ".join(notes))
+
+
+def measure(name: str, classifier: Classifier, images: Tensor, arguments: argparse.Namespace) -> dict[str, object]:
+    """One row: the plain method in milliseconds, and how many times as long it takes with Panda."""
+    methods = {"plain": create_method(name, classifier)}
+    methods |= {kind: create_method(f"{name}+panda", classifier, **options) for kind, options in PANDA.items()}
+    restore = {kind: warm_up(method, images) for kind, method in methods.items()}
+    adapt = {kind: partial(method.adapt, images) for kind, method in methods.items()}
+    timings = interleave(adapt, before=restore, **timing_options(arguments))
+    share = 1 / REFRESH_EVERY
+    refreshed = zip(timings["auto"], timings["between"], strict=True)
+    timings["refreshed"] = [share * drawn + (1 - share) * between for drawn, between in refreshed]
+    return {
+        "method": name,
+        "ms": timings.milliseconds("plain"),
+        "rounds": len(timings["plain"]),
+        "fixed beta": timings.ratio("fixed beta", "plain"),
+        "beta auto": timings.ratio("auto", "plain"),
+        f"refresh_every={REFRESH_EVERY}": timings.ratio("refreshed", "plain"),
+    }
+
+
+if __name__ == "__main__":
+    main()
