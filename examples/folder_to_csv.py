@@ -33,7 +33,7 @@ def main() -> None:
         rows = csv.writer(file)
         rows.writerow(["path", "class", "probability", "plain class", "error"])
         for prediction in tta_panda.predict(method, pictures):
-            found = (prediction.label, prediction.probability, prediction.plain_label, prediction.error)
+            found = (prediction.predicted, prediction.probability, prediction.plain_predicted, prediction.error)
             rows.writerow([prediction.path, *found])
             changed += prediction.changed
     print(f"{len(pictures)} pictures, {changed} of them predicted differently with {options.method}: {options.output}")

@@ -276,7 +276,7 @@ def test_frames_of_a_video(tmp_path, mini_classifier):
     assert [round(share * 7) for share, _ in found] == [0, 3, 6]
     assert [frame[..., 0].mean() for _, frame in found] == pytest.approx([0, 90, 180], abs=4)  # red comes first
     method = create_method("clip+panda", mini_classifier)
-    assert predict_frame(method, found[1][1]).label in mini_classifier.class_names
+    assert predict_frame(method, found[1][1]).predicted in mini_classifier.class_names
     assert method.passes.batches == 1
 
 

@@ -62,12 +62,12 @@ def test_the_predictions_are_those_of_adapt(mini_classifier, images):
     predictions = list(tta_panda.predict(method, images, batch_size=len(images)))
     method.reset()
     expected = method.adapt(images).softmax(dim=1)
-    assert [p.label for p in predictions] == [mini_classifier.class_names[k] for k in expected.argmax(dim=1)]
+    assert [p.predicted for p in predictions] == [mini_classifier.class_names[k] for k in expected.argmax(dim=1)]
     assert [p.probability for p in predictions] == pytest.approx(expected.amax(dim=1).tolist(), abs=1e-5)
     two = expected.topk(2, dim=1).values
     assert [p.margin for p in predictions] == pytest.approx((two[:, 0] - two[:, 1]).tolist(), abs=1e-5)
     plain = tta_panda.create_method("clip", mini_classifier).adapt(images).softmax(dim=1)
-    assert [p.plain_label for p in predictions] == [mini_classifier.class_names[k] for k in plain.argmax(dim=1)]
+    assert [p.plain_predicted for p in predictions] == [mini_classifier.class_names[k] for k in plain.argmax(dim=1)]
 
 
 @pytest.mark.parametrize("name", ["clip+panda", "dmn", "tent", "tpt"])
@@ -85,7 +85,7 @@ def test_pictures_of_any_kind_and_size(mini_classifier, glyph_files):
     method = tta_panda.create_method("clip", mini_classifier)
     predictions = list(tta_panda.predict(method, kinds, batch_size=4))
     assert [p.index for p in predictions] == list(range(6))
-    assert len({p.label for p in predictions[:5]}) == 1
+    assert len({p.predicted for p in predictions[:5]}) == 1
     assert [p.probability for p in predictions[1:5]] == pytest.approx([predictions[0].probability] * 4, abs=1e-4)
     assert predictions[0].path == str(path) and predictions[2].path is None
 
@@ -100,6 +100,13 @@ def test_what_cannot_be_read_is_named_in_its_place(method, glyph_files):
         list(tta_panda.predict(method, paths, skip_broken=False))
     with pytest.raises(InvalidInputError, match="expected a Pillow image"):
         list(tta_panda.predict(method, [3.5]))
+
+
+def test_arguments_are_checked_at_the_call(method):
+    with pytest.raises(InvalidInputError, match="batch_size"):
+        tta_panda.predict(method, [], batch_size=0)
+    with pytest.raises(InvalidInputError, match="got a single path"):
+        tta_panda.predict(method, "a.png")
 
 
 def test_a_batch_of_one_and_no_picture_at_all(mini_classifier, images):
@@ -238,7 +245,7 @@ def test_a_labelled_folder_to_a_file(glyph_files, tmp_path, suffix):
     assert len(rows) == 62 and all(tuple(row) == COLUMNS for row in rows)
     good = [row for row in rows if row["status"] == "ok"]
     assert len(good) == 60 and all(row["label"] for row in good)
-    assert all(row["top"][0] == [row["prediction"], row["probability"]] and len(row["top"]) == 5 for row in good)
+    assert all(row["top"][0] == [row["predicted"], row["probability"]] and len(row["top"]) == 5 for row in good)
     assert "2 skipped" in result.output and "truncated.png" in result.output
     assert "labelled pictures: accuracy" in result.output and "95 % interval" in result.output
     assert list(tmp_path.iterdir()) == [output]

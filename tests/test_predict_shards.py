@@ -47,7 +47,7 @@ def test_every_shard_is_a_stream_of_its_own(paths: list[str], tmp_path: Path, mi
     assert list(read_rows(tmp_path / "rows.csv")) == expected
     assert sum(pictures) == pytest.approx(len(paths))
     assert (job.summary.pictures, job.summary.skipped) == (14, 1)
-    assert job.summary.changed == sum(row["prediction"] != row["plain_prediction"] for row in expected)
+    assert job.summary.changed == sum(row["predicted"] != row["plain_predicted"] for row in expected)
     assert sum(job.summary.own.predicted) == 13
     assert not job.folder.exists()
 

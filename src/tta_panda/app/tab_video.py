@@ -91,5 +91,5 @@ def _look(made: Method | None, frame: Frame | None, *names: str) -> tuple[Any, A
 
 
 def _sentence(prediction: Prediction) -> str:
-    plain = f" (plain: {prediction.plain_label})" if prediction.changed else ""
-    return f"{prediction.label} {prediction.probability:.0%}{plain}"
+    plain = f" (plain: {prediction.plain_predicted})" if prediction.changed else ""
+    return f"{prediction.predicted} {prediction.probability:.0%}{plain}"

@@ -40,10 +40,10 @@ def row_printer(output: Path | None) -> Callable[[Sequence[Row]], None]:
 
 def _line(row: Row) -> str:
     path = row["path"] if len(row["path"]) <= _PATH else f"…{row['path'][1 - _PATH :]}"
-    if row["prediction"] is None:
+    if row["predicted"] is None:
         return printable(f"{path:{_PATH}}  skipped: {row['status']}")
-    plain = "" if row["prediction"] == row["plain_prediction"] else f"  (plain: {row['plain_prediction']})"
-    return printable(f"{path:{_PATH}}  {row['probability']:4.0%}  {row['prediction']}{plain}")
+    plain = "" if row["predicted"] == row["plain_predicted"] else f"  (plain: {row['plain_predicted']})"
+    return printable(f"{path:{_PATH}}  {row['probability']:4.0%}  {row['predicted']}{plain}")
 
 
 def write_page(

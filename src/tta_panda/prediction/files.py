@@ -19,7 +19,7 @@ from tta_panda.prediction.predict import Prediction
 Row = dict[str, Any]
 
 COLUMNS = (
-    "path", "label", "prediction", "probability", "margin", "top", "plain_prediction", "plain_probability", "status",
+    "path", "label", "predicted", "probability", "margin", "top", "plain_predicted", "plain_probability", "status",
 )  # fmt: skip
 OK = "ok"
 DIGITS = 6
@@ -29,8 +29,8 @@ def as_row(prediction: Prediction, label: str | None = None) -> Row:
     """A prediction as plain values under `COLUMNS`, with the label of the picture where it is known."""
     own = prediction
     values = (
-        path_text(own.path or str(own.index)), label, own.label, _rounded(own.probability), _rounded(own.margin),
-        [[name, _rounded(value)] for name, value in own.top], own.plain_label, _rounded(own.plain_probability),
+        path_text(own.path or str(own.index)), label, own.predicted, _rounded(own.probability), _rounded(own.margin),
+        [[name, _rounded(value)] for name, value in own.top], own.plain_predicted, _rounded(own.plain_probability),
         own.error or OK,
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))

@@ -24,19 +24,19 @@ TOP = 5
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a method says of one picture; without a label where the picture could not be read."""
+    """What a method says of one picture; without a class where the picture could not be read."""
 
     index: int
     """Place in the stream, from 0."""
     path: str | None = None
-    label: str | None = None
+    predicted: str | None = None
     """The predicted class."""
     probability: float | None = None
     margin: float | None = None
     """Probability of the predicted class less that of the next."""
     top: tuple[tuple[str, float], ...] = ()
     """The most likely classes with their probabilities."""
-    plain_label: str | None = None
+    plain_predicted: str | None = None
     """What the classifier says without adaptation and without Panda."""
     plain_probability: float | None = None
     error: str | None = None
@@ -45,14 +45,14 @@ class Prediction:
     @property
     def changed(self) -> bool:
         """Whether the plain classifier says something else."""
-        return self.label != self.plain_label
+        return self.predicted != self.plain_predicted
 
     def __repr__(self) -> str:
         name = self.path if self.path is not None else f"picture {self.index}"
         if self.error is not None:
             return f"<{name}: skipped, {self.error}>"
-        plain = f", plain {self.plain_label} {self.plain_probability:.0%}" if self.changed else ""
-        return f"<{name}: {self.label} {self.probability:.0%}{plain}>"
+        plain = f", plain {self.plain_predicted} {self.plain_probability:.0%}" if self.changed else ""
+        return f"<{name}: {self.predicted} {self.probability:.0%}{plain}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +88,13 @@ def predict(
     """
     if isinstance(pictures, str | os.PathLike):
         raise InvalidInputError(f"pictures is a list of paths or pictures, got a single path; write [{pictures!r}].")
+    check_range("batch_size", batch_size, 1)
+    return _predict(method, pictures, batch_size, skip_broken, progress)
+
+
+def _predict(
+    method: Method, pictures: Iterable[Picture | Pause], batch_size: int, skip_broken: bool, progress: bool
+) -> Iterator[Prediction]:
     total = len(pictures) if isinstance(pictures, Sized) else None
     decoder = Decoder(framing_of(method.classifier.model))
     with make_progress("predicting", total) if progress else nullcontext() as bar:
@@ -104,7 +111,6 @@ def predict_batches(
     method: Method, pictures: Iterable[Picture | Pause], decoder: Decoder, batch_size: int, start: int = 0
 ) -> Iterator[PredictedBatch]:
     """The same, batch by batch; the first picture has the index `start`."""
-    check_range("batch_size", batch_size, 1)
     for pieces in read_batches(pictures, decoder, batch_size):
         yield _predict_batch(method, pieces, start)
         start += len(pieces)
@@ -135,7 +141,7 @@ def _prediction(index: int, path: str | None, names: tuple[str, ...], own: Tenso
     values, classes = own.topk(min(TOP, len(names)))
     top = tuple((names[k], value) for k, value in zip(classes.tolist(), values.tolist(), strict=True))
     best = int(plain.argmax())
-    (label, probability), (_, next_probability) = top[:2]
+    (predicted, probability), (_, next_probability) = top[:2]
     return Prediction(
-        index, path, label, probability, probability - next_probability, top, names[best], float(plain[best])
+        index, path, predicted, probability, probability - next_probability, top, names[best], float(plain[best])
     )

@@ -40,7 +40,7 @@ def write_contact_sheet(
 
 def _entry(row: Mapping[str, Any], thumbnail: Image.Image | None) -> list[Any]:
     """What the page's script knows of a picture, in a fixed order: names of fields would take half of the page."""
-    names = ("path", "label", "prediction", "probability", "plain_prediction", "plain_probability", "status", "top")
+    names = ("path", "label", "predicted", "probability", "plain_predicted", "plain_probability", "status", "top")
     return [_encoded(thumbnail), *(row[name] for name in names)]
 
 
