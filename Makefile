@@ -7,8 +7,8 @@ BIN := .venv/bin
 demo: .venv/.installed  ## compare CLIP and Tent with and without Panda on the embedded model and data
 	$(BIN)/tta-panda bench --method clip,tent --limit 1000 --output runs
 
-test: .venv/.installed-for-tests  ## run all tests
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+test: .venv/.installed-for-tests  ## run all tests, and measure which lines of src they reach
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --cov --cov-report=
 
 test-faults: .venv/.installed-for-tests  ## kill, interrupt and starve commands: plan for more than half an hour
 	$(BIN)/python -m pytest -m faults tests/faults
@@ -25,7 +25,7 @@ clean:
 	rm -rf .venv runs build dist docs/_build
 
 .venv/.installed: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tta-panda needs Python 3.11 or newer; type: make PYTHON=python3.11 demo")'
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tta-panda needs Python 3.11 or newer; run: make PYTHON=python3.11 demo")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
