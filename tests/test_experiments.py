@@ -27,12 +27,11 @@ from tta_panda.experiments.paper import BACKBONES, MEAN, METHODS, printed_accura
 from tta_panda.experiments.reproduction import Reproduction, across_benchmarks, setup_notes
 from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
 from tta_panda.methods.presets import PRESETS
-from tta_panda.reporting.exports import to_csv, to_latex, to_markdown
-from tta_panda.reporting.pages import Part, Section, render_page, write_figures, write_tables
-from tta_panda.reporting.terminal import print_result
-from tta_panda.reporting.text import to_text
-from tta_panda.results.figure import Result
-from tta_panda.results.table import ACCURACY, DIVERGED, NOT_RUN, Cell, Column, Printed, Row, Table
+from tta_panda.reporting.cells import ACCURACY, DIVERGED, NOT_RUN, Cell, Printed
+from tta_panda.reporting.exports import to_csv, to_latex, to_markdown, write_figures, write_tables
+from tta_panda.reporting.page import Part, Section, render_page
+from tta_panda.reporting.tables import Column, Row, Table
+from tta_panda.reporting.terminal import print_tables
 
 QUICK = Setup(quick=True, seeds=(0, 1))
 
@@ -59,7 +58,10 @@ def page_of(*parts: Part) -> str:
 
 
 def part_of(setup: Setup, *reproductions: Reproduction) -> Part:
-    sections = [Section(each.name, each.experiment.title, each.result, each.runs) for each in reproductions]
+    sections = [
+        Section(r.name, r.experiment.title, r.result.tables, r.result.figures, r.result.notes, r.runs)
+        for r in reproductions
+    ]
     return Part(setup.stream.data, sections, setup_notes(setup))
 
 
@@ -73,7 +75,7 @@ def reproduction(name: str, setup: Setup = QUICK, records: dict[str, RunRecord] 
 
 
 def texts(table: Table) -> list[str]:
-    return [cell.text for row in to_text(table).rows for cell in row.cells]
+    return [column.text(cell) for row in table.rows for column, cell in table.items(row)]
 
 
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
@@ -397,7 +399,7 @@ def test_narrow_terminals_cut_tables_but_no_numbers(width):
     columns = [Column(f"benchmark-c: column {index}") for index in range(16)]
     row = Row("a rather long name", [Cell(100.0 + index, 0.5, Printed(50.0 + index)) for index in range(16)])
     console = Console(width=width, record=True, file=io.StringIO())
-    print_result(console, "title", Result([Table("wide", "method", columns, [row])]))
+    print_tables(console, "title", [Table("wide", "method", columns, [row])])
     shown = console.export_text().split()
     assert {f"{value}.0" for value in range(100, 116)} | {f"{value}.0" for value in range(50, 66)} <= set(shown)
     assert shown.count("rather") == shown.count("paper")  # every piece names its rows

@@ -23,14 +23,25 @@ from tta_panda.cli.report import write_report
 from tta_panda.escapes import csv_text, latex_text, markdown_text, printable
 from tta_panda.evaluation.store import RunStore
 from tta_panda.progress import make_console
+from tta_panda.reporting.cells import Cell
+from tta_panda.reporting.comparison import compare, read_comparisons
 from tta_panda.reporting.exports import to_csv, to_latex, to_markdown
-from tta_panda.reporting.figures import FORMATS, draw, to_bytes, to_svg
-from tta_panda.reporting.pages import Part, Section, render_page
-from tta_panda.reporting.terminal import print_result
-from tta_panda.results.comparison import compare
-from tta_panda.results.figure import DotFigure, Dots, Histogram, HistogramFigure, Line, LineFigure, Panel, Result
-from tta_panda.results.folder import read_comparisons
-from tta_panda.results.table import Cell, Column, Row, Table
+from tta_panda.reporting.figures import (
+    FORMATS,
+    DotFigure,
+    Dots,
+    Histogram,
+    HistogramFigure,
+    Line,
+    LineFigure,
+    Panel,
+    draw,
+    to_bytes,
+    to_svg,
+)
+from tta_panda.reporting.page import Part, Section, render_page
+from tta_panda.reporting.tables import Column, Row, Table
+from tta_panda.reporting.terminal import print_tables
 
 NAMES = [
     "$5 bill",
@@ -132,8 +143,9 @@ class Texts(HTMLParser):
 
 
 def test_pages_show_names_as_text():
-    result = Result([TABLE], notes=NAMES)
-    page = render_page(NAMES[0], NAMES[7], [Part("", [Section("x", NAMES[7], result, [], NAMES[3])])], [])
+    page = render_page(
+        NAMES[0], NAMES[7], [Part("", [Section("x", NAMES[7], [TABLE], notes=NAMES, about=NAMES[3])])], []
+    )
     page.encode()
     found = Texts(page)
     assert {printable(name) for name in NAMES} <= set(found.texts)
@@ -167,7 +179,7 @@ def test_drawings_show_names_as_text(figure):
 
 def test_terminals_get_names_without_markup_or_control_characters(capsys):
     console = Console(width=10_000, file=io.StringIO(), force_terminal=True)
-    print_result(console, NAMES[18], Result([TABLE], notes=NAMES))
+    print_tables(console, NAMES[18], [TABLE], NAMES)
     text = console.file.getvalue()
     assert "\x1b[31m" not in text and "\x07" not in text and r"\x1b[31m" in text
     for name in NAMES:

@@ -9,11 +9,10 @@ from records import make_record
 
 from tta_panda.cli.report import write_report
 from tta_panda.evaluation.store import RunStore
-from tta_panda.reporting.figures import draw, to_bytes, to_svg
-from tta_panda.reporting.pages import templates
-from tta_panda.results.figure import DotFigure, Dots
-from tta_panda.results.folder import read_comparisons
-from tta_panda.results.table import Cell
+from tta_panda.reporting.cells import Cell
+from tta_panda.reporting.comparison import read_comparisons
+from tta_panda.reporting.figures import DotFigure, Dots, draw, to_bytes, to_svg
+from tta_panda.reporting.page import templates
 
 
 @pytest.fixture(scope="module")

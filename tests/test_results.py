@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
-import statistics
 from dataclasses import fields, replace
 
 import pytest
@@ -16,16 +14,22 @@ from rich.console import Console
 from scipy import stats
 
 from tta_panda.cli.report import write_report
+from tta_panda.escapes import markdown_text
 from tta_panda.evaluation.config import MethodConfig, StreamConfig
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.evaluation.store import RunStore
-from tta_panda.reporting.exports import to_csv
-from tta_panda.reporting.pages import Section, write_tables
-from tta_panda.reporting.terminal import print_result
-from tta_panda.reporting.text import to_text
-from tta_panda.results.comparison import compare, corruption_table, passes_table, summary_table, verdicts
-from tta_panda.results.folder import read_comparisons
-from tta_panda.results.table import ACCURACY, BIAS, NOT_RUN, Cell, half_interval, over_seeds
+from tta_panda.reporting.cells import ACCURACY, BIAS, NO_SHARED_SEED, NOT_RUN, Cell, half_interval, over_seeds
+from tta_panda.reporting.comparison import (
+    compare,
+    corruption_table,
+    passes_table,
+    read_comparisons,
+    summary_table,
+    verdicts,
+)
+from tta_panda.reporting.exports import to_csv, to_markdown, write_tables
+from tta_panda.reporting.tables import MARGIN_NOTE, ONE_SEED_NOTE, SD_NOTE, spread_notes
+from tta_panda.reporting.terminal import print_tables
 
 
 def pair(corruption: str, plain: float, panda: float, method: str = "clip", **stream) -> list[RunRecord]:
@@ -36,7 +40,11 @@ def pair(corruption: str, plain: float, panda: float, method: str = "clip", **st
 
 
 def rows_of(table) -> dict[str, list[str]]:
-    return {row.name: [cell.full for cell in row.cells] for row in to_text(table).rows}
+    return {row.name: [column.full_text(cell) for column, cell in table.items(row)] for row in table.rows}
+
+
+def kinds_of(table) -> dict[str, str]:
+    return {row.name: table.columns[2].kind(row.cells[2]) for row in table.rows}
 
 
 def test_plain_panda_and_difference_stand_side_by_side():
@@ -45,14 +53,14 @@ def test_plain_panda_and_difference_stand_side_by_side():
     accuracy, bias = corruption_table(comparison, ACCURACY), corruption_table(comparison, BIAS)
     assert [column.title for column in accuracy.columns] == ["clip", "clip+panda", "Δ"]
     assert rows_of(accuracy) == {
-        "clean": ["90.0", "90.0", "+0.0 ± 0.0"],  # every tenth of a made-up stream is alike
-        "snow": ["20.0", "10.0", "-10.0 ± 0.0"],
-        "fog": ["50.0", "60.0", "+10.0 ± 0.0"],
-        "mean of 2": ["35.0", "35.0", "+0.0 ± 0.0"],  # clean is no corruption
+        "clean": ["90.0", "90.0", "+0.0"],
+        "snow": ["20.0", "10.0", "-10.0"],
+        "fog": ["50.0", "60.0", "+10.0"],
+        "mean of 2": ["35.0", "35.0", "+0.0"],  # clean is no corruption
     }
-    assert rows_of(bias)["fog"] == ["0.500", "0.400", "-0.100"]  # of one seed's bias nothing is known
+    assert rows_of(bias)["fog"] == ["0.500", "0.400", "-0.100"]
     [sentence] = verdicts(comparison)
-    assert "accuracy 35.0 → 35.0 (+0.0 ± 0.0)" in sentence
+    assert "accuracy 35.0 → 35.0 (+0.0)" in sentence
     assert sentence.endswith("bias 0.650 → 0.650 (+0.000), lower on 1 and higher on 1 of 2")
 
 
@@ -67,11 +75,10 @@ def test_differences_are_coloured_only_where_they_exceed_their_margin():
     kinds = {"fog": "better", "snow": "", "frost": "worse", "contrast": ""}
     [comparison] = compare(records)
     for metric in (ACCURACY, BIAS):
-        found = {row.name: row.cells[2].kind for row in to_text(corruption_table(comparison, metric)).rows}
+        found = kinds_of(corruption_table(comparison, metric))
         assert {name: found[name] for name in kinds} == kinds
     [alone] = compare([record for record in records if record.config.stream.seed == 0])
-    kinds = {row.name: row.cells[2].kind for row in to_text(corruption_table(alone, BIAS)).rows}
-    assert set(kinds.values()) == {""}
+    assert set(kinds_of(corruption_table(alone, BIAS)).values()) == {""}
 
 
 @given(st.lists(st.floats(-50, 50), min_size=2, max_size=60))
@@ -80,18 +87,21 @@ def test_margins_are_students(values):
     assert half_interval(values) == pytest.approx((interval[1] - interval[0]) / 2, rel=2e-3, abs=1e-6)
 
 
-def test_one_seed_is_paired_by_tenths_of_the_stream():
-    gains = {"fog": [0.1, 0.3, -0.1, 0.2, 0.0, 0.1, 0.2, 0.0, 0.1, 0.1], "snow": [0.0, 0.1] * 5}
+def test_one_seed_has_no_margin_and_says_why():
     records = []
-    for corruption, of in gains.items():
-        plain, panda = pair(corruption, 0.5, 0.5 + statistics.fmean(of))
-        tenths = [panda.tenths[0].model_copy(update={"accuracy": 0.5 + gain}) for gain in of]
+    for name in ("clip", "tent"):
+        plain, panda = pair("fog", 0.5, 0.6, name)
+        # Tenths of a stream agree with each other whatever another seed would give: they are no margin.
+        tenths = [panda.tenths[0].model_copy(update={"accuracy": 0.59 + 0.002 * index}) for index in range(10)]
         records += [plain, panda.model_copy(update={"tenths": tenths})]
     [comparison] = compare(records)
-    gains["mean of 2"] = [statistics.fmean(both) for both in zip(*gains.values(), strict=True)]
-    for row in corruption_table(comparison, ACCURACY).rows:
-        error = statistics.stdev(gains[row.name]) / math.sqrt(10)
-        assert row.cells[2].margin == pytest.approx(100 * stats.t.ppf(0.975, 9) * error, rel=1e-3)
+    table = corruption_table(comparison, ACCURACY)
+    assert rows_of(table)["fog"] == ["50.0", "60.0", "+10.0", "50.0", "60.0", "+10.0"]
+    assert spread_notes([table]) == [ONE_SEED_NOTE]
+    assert markdown_text(ONE_SEED_NOTE) in to_markdown(table)
+    assert all("±" not in sentence for sentence in verdicts(comparison))
+    [several] = compare([*records, *pair("fog", 0.5, 0.7, seed=1)])
+    assert spread_notes(several.tables()) == [SD_NOTE, MARGIN_NOTE, ONE_SEED_NOTE]  # of tent there is one seed
 
 
 def test_many_methods_are_summed_up_one_per_row():
@@ -101,8 +111,8 @@ def test_many_methods_are_summed_up_one_per_row():
     [comparison] = compare(records)
     rows = rows_of(summary_table(comparison))
     assert list(rows) == ["clip", "tent", "eta", "sar"]
-    assert rows["clip"][:6] == ["35.0", "50.0", "+15.0 ± 0.0", "0.650", "0.500", "-0.150"]
-    assert rows["clip"][6:] == ["2", "90.0", "80.0", "-10.0 ± 0.0"]
+    assert rows["clip"][:6] == ["35.0", "50.0", "+15.0", "0.650", "0.500", "-0.150"]
+    assert rows["clip"][6:] == ["2", "90.0", "80.0", "-10.0"]
     assert rows["tent"][-1] == NOT_RUN
     assert rows_of(passes_table(comparison))["clip"] == ["100.0", "12.5", "0.0", "0.0"]
     assert len(corruption_table(comparison, ACCURACY).columns) == 12
@@ -131,8 +141,17 @@ def test_missing_cells_say_so_and_means_take_the_seeds_that_all_have():
 
 def test_differences_are_taken_over_the_seeds_that_both_have():
     assert over_seeds({0: 1.0, 1: 3.0}) - over_seeds({1: 2.0}) == over_seeds({1: 1.0})
-    assert over_seeds({0: 1.0}) - over_seeds({1: 2.0}) == Cell()
+    assert (over_seeds({0: 1.0}) - over_seeds({1: 2.0})).why_empty == NO_SHARED_SEED
     assert (over_seeds({0: 1.0}) - Cell(why_empty="diverged")).why_empty == "diverged"
+
+
+def test_runs_without_a_shared_seed_say_so():
+    plain, other = pair("fog", 0.5, 0.6)[0], pair("fog", 0.5, 0.6, seed=1)[1]
+    [comparison] = compare([plain, other, *pair("snow", 0.5, 0.6, seed=1)])
+    rows = rows_of(corruption_table(comparison, ACCURACY))
+    assert rows["fog"] == ["50.0", "60.0", NO_SHARED_SEED]
+    assert rows["snow"] == ["50.0", "60.0", "+10.0"]
+    assert rows["mean of 2"] == [NO_SHARED_SEED, "60.0", NO_SHARED_SEED]
 
 
 def test_options_tell_columns_of_one_method_apart():
@@ -219,7 +238,7 @@ def test_runs_that_diverged_say_so_in_every_table():
     assert [column.title for column in table.columns] == ["clip", "clip+panda", "Δ", "tent"]
     rows = rows_of(table)
     assert rows["frost"] == ["50.0", "diverged", "diverged", NOT_RUN]
-    assert rows["fog"] == ["50.0", "60.0", "+10.0 ± 0.0", "diverged"]
+    assert rows["fog"] == ["50.0", "60.0", "+10.0", "diverged"]
     assert "tent" not in rows_of(passes_table(comparison))
 
 
@@ -228,7 +247,7 @@ def test_every_column_of_every_table_is_in_its_csv_file():
     for method in ("tent", "clip"):
         records += [*pair("fog", 0.5, 0.6, method), *pair("fog", 0.4, 0.6, method, seed=1)]
     [comparison] = compare(records)
-    for table in comparison.result.tables:
+    for table in comparison.tables():
         header, *rows = csv.reader(io.StringIO(to_csv(table)))
         spreads = sum(title.endswith((" s.d.", " margin")) for title in header)
         assert len(set(header)) == len(header) == 1 + len(table.columns) + spreads
@@ -239,12 +258,15 @@ def test_the_report_has_every_table_as_a_file_and_escapes_names(tmp_path):
     store = RunStore(tmp_path)
     for record in [*pair("fog", 0.5, 0.6, model="<script>alert(1)</script>"), *pair("snow", 0.5, 0.6, model="a_b & c")]:
         store.save(record)
-    write_tables(Section("comparison", "stale", compare(store.records())[0].result, []), tmp_path / "tables")
+    write_tables(compare(store.records())[0].section("comparison"), tmp_path / "tables")  # of an earlier report
+    others = {"comparison-of-ours.csv", "comparison-1-accuracy.xlsx", "comparison"}
+    for name in others:
+        (tmp_path / "tables" / name).touch()
     page = write_report(*read_comparisons(store), tmp_path / "report.html").read_text("utf-8")
     assert "<script>alert" not in page
     assert "&lt;script&gt;" in page
     names = {path.name for path in (tmp_path / "tables").iterdir()}
-    assert names == {
+    assert names == others | {
         f"comparison-{index}-{table}.{suffix}"
         for index in (1, 2)
         for table in ("summary", "accuracy", "bias", "calibration", "passes")
@@ -256,7 +278,7 @@ def test_tables_fit_a_narrow_terminal_without_cutting_numbers():
     records = [record for name in ("clip", "tent", "eta") for record in pair("fog", 0.51, 0.62, name)]
     [comparison] = compare(records)
     console = Console(width=60, record=True, file=io.StringIO())
-    print_result(console, comparison.title, comparison.result)
+    print_tables(console, comparison.title, comparison.tables())
     text = console.export_text()
     assert text.count("51.0") >= 3
     assert max(map(len, text.splitlines())) <= 60

@@ -22,8 +22,8 @@ from tta_panda.errors import DataError, InvalidInputError, TtaPandaError
 from tta_panda.evaluation.record import Measurement, RunRecord
 from tta_panda.evaluation.store import RunStore
 from tta_panda.experiments.setup import Setup
-from tta_panda.results.comparison import compare, corruption_table
-from tta_panda.results.table import ACCURACY, BIAS
+from tta_panda.reporting.cells import ACCURACY, BIAS
+from tta_panda.reporting.comparison import compare, corruption_table
 
 LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=80).map(np.array)
 SEEDS = st.integers(0, 1000)

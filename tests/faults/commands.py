@@ -131,7 +131,7 @@ def write_inputs(folder: Path, images: int = 60) -> Path:
 
 
 _forks = multiprocessing.get_context("forkserver") if os.name == "posix" else multiprocessing
-_OWN = ("cli", "evaluation.run", "experiments", "methods.tent", "models.openclip", "prediction.job", "reporting.pages")
+_OWN = ("cli", "evaluation.run", "experiments", "methods.tent", "models.openclip", "prediction.job", "reporting.page")
 _forks.set_forkserver_preload([*(f"tta_panda.{name}" for name in _OWN), "open_clip", "torch._dynamo", "ray"])
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.evaluation.store import RunStore
-from tta_panda.reporting.text import TextCell, to_text
-from tta_panda.results.comparison import Comparison, corruption_table
-from tta_panda.results.folder import read_comparisons
-from tta_panda.results.table import ACCURACY, BIAS, CALIBRATION, LIKELIHOOD, Cell, Column, Row, Table
+from tta_panda.reporting.cells import ACCURACY, BIAS, CALIBRATION, LIKELIHOOD, Cell
+from tta_panda.reporting.comparison import Comparison, corruption_table, read_comparisons
+from tta_panda.reporting.tables import Column, Row, Table
 
 HEAT = "0, 114, 178"
 COLOURS = {"better": "0, 158, 115", "worse": "213, 94, 0"}
@@ -34,7 +33,7 @@ class Folder:
         if title not in self._tables:
             comparison = self.comparisons[title]
             by_corruption = [corruption_table(comparison, each) for each in (ACCURACY, BIAS, CALIBRATION, LIKELIHOOD)]
-            others = [table for table in comparison.result.tables if table.rows_are != "corruption"]
+            others = [table for table in comparison.tables() if table.rows_are != "corruption"]
             self._tables[title] = {table.title: table for table in (*by_corruption, *others)}
         return self._tables[title]
 
@@ -42,7 +41,7 @@ class Folder:
         """The records behind a cell, one for each seed."""
         comparison = self.comparisons[title]
         found = (method for method in comparison.methods if comparison.label(method) == label)
-        return [record for method in found for record in comparison.results.records(method, corruption)]
+        return [record for method in found for record in comparison.records(method, corruption)]
 
 
 def difference(table: Table, other: Table) -> Table:
@@ -61,29 +60,27 @@ def difference(table: Table, other: Table) -> Table:
 
 def as_grid(table: Table) -> dict[str, Any]:
     """Headers, numbers to sort by, and their texts and colours, as a data frame in the browser takes them."""
-    text = to_text(table)
     levels = [cell.value for row in table.rows for cell in _levels(table, row) if cell.value is not None]
     span = min(levels, default=0.0), max(levels, default=0.0)
-    styling = [
-        ["", *(_style(*each, table, span) for each in zip(row.cells, shown.cells, table.columns, strict=True))]
-        for row, shown in zip(table.rows, text.rows, strict=True)
-    ]
+    texts = [[row.name, *(column.full_text(cell) for column, cell in table.items(row))] for row in table.rows]
+    styling = [["", *(_style(column, cell, table, span) for column, cell in table.items(row))] for row in table.rows]
     return {
-        "headers": [table.rows_are, *text.headers],
+        "headers": [table.rows_are, *(column.title for column in table.columns)],
         "data": [[row.name, *(cell.value for cell in row.cells)] for row in table.rows],
-        "metadata": {"display_value": [[r.name, *(c.full for c in r.cells)] for r in text.rows], "styling": styling},
+        "metadata": {"display_value": texts, "styling": styling},
     }
 
 
 def _levels(table: Table, row: Row) -> list[Cell]:
     """The cells of a row that are no differences."""
-    return [cell for cell, column in zip(row.cells, table.columns, strict=True) if not column.is_delta]
+    return [cell for column, cell in table.items(row) if not column.is_delta]
 
 
-def _style(cell: Cell, shown: TextCell, column: Column, table: Table, span: tuple[float, float]) -> str:
+def _style(column: Column, cell: Cell, table: Table, span: tuple[float, float]) -> str:
     """The colour of a cell: of differences by what is better, of numbers by corruption by how large they are."""
     if column.is_delta:
-        return f"background-color: rgba({COLOURS[shown.kind]}, 0.35)" if shown.kind in COLOURS else ""
+        kind = column.kind(cell)
+        return f"background-color: rgba({COLOURS[kind]}, 0.35)" if kind in COLOURS else ""
     least, greatest = span
     if table.rows_are != "corruption" or cell.value is None or greatest == least:
         return ""

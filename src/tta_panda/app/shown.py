@@ -12,8 +12,8 @@ from tta_panda.app.stream import Player, Step
 from tta_panda.data.dataset import UNLABELLED
 from tta_panda.evaluation.metrics import StreamMetrics
 from tta_panda.evaluation.record import RunRecord
+from tta_panda.reporting.cells import ACCURACY, BIAS
 from tta_panda.reporting.figures import COLOURS, PANDA_COLOUR, PLAIN_COLOUR
-from tta_panda.results.table import ACCURACY, BIAS
 
 LABELS = "labels"
 MOST_CHANGES = 6

@@ -10,7 +10,7 @@ from tta_panda.app.handlers import NO_PROGRESS, sentences
 from tta_panda.app.records import Folder, as_grid, difference
 from tta_panda.app.shown import record_classes
 from tta_panda.errors import DataError
-from tta_panda.results.table import Table
+from tta_panda.reporting.tables import Table
 
 Folders = tuple[Folder, ...]
 """One, or two that are compared."""

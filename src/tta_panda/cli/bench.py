@@ -32,8 +32,7 @@ def bench(
     """
     from tta_panda.cli.report import print_comparisons, write_report
     from tta_panda.evaluation.store import RunStore
-    from tta_panda.results.comparison import compare
-    from tta_panda.results.folder import read_comparisons
+    from tta_panda.reporting.comparison import compare, read_comparisons
 
     options = with_limit(options)
     outcome = options.run(plain_and_debiased(method))

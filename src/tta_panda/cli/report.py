@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,10 +14,13 @@ from tta_panda.progress import make_console
 
 if TYPE_CHECKING:
     from tta_panda.evaluation.record import RunRecord
-    from tta_panda.results.comparison import Comparison
+    from tta_panda.reporting.comparison import Comparison
 
-MOST_METHODS_IN_FULL = 3
+MAX_METHODS_IN_FULL = 3
 """Of more methods a terminal shows the means only; corruption by corruption they are in the report."""
+
+_OWN_TABLE = re.compile(r"comparison(-\d+)?-(summary|accuracy|bias|calibration|passes)\.(csv|md|tex)")
+"""Names of the files that a report writes beside its page."""
 
 
 def report(
@@ -32,7 +35,7 @@ def report(
     """Print the tables of a folder of records, and write them and an HTML report."""
     from tta_panda.evaluation.store import RunStore
     from tta_panda.files import flat, write_rows
-    from tta_panda.results.folder import read_comparisons
+    from tta_panda.reporting.comparison import read_comparisons
 
     records, comparisons = read_comparisons(RunStore(runs))
     if not as_json:
@@ -48,30 +51,29 @@ def report(
 
 
 def print_comparisons(comparisons: Sequence[Comparison]) -> None:
-    from tta_panda.reporting.terminal import print_result
+    from tta_panda.reporting.comparison import verdicts
+    from tta_panda.reporting.terminal import print_tables
 
     for comparison in comparisons:
-        result = comparison.result
-        many = len({method.parsed.base for method in comparison.methods}) > MOST_METHODS_IN_FULL
-        in_short = many and any(table.name == "summary" for table in result.tables)
-        shown = ("summary", "passes") if in_short else ("accuracy", "bias")
-        tables = [table for table in result.tables if table.name in shown]
-        notes = () if in_short else result.notes
-        print_result(make_console(), comparison.title, replace(result, tables=tables, notes=notes))
+        tables = {table.name: table for table in comparison.tables()}
+        many = len({method.parsed.base for method in comparison.methods}) > MAX_METHODS_IN_FULL
+        in_short = many and "summary" in tables
+        shown = [tables[name] for name in (("summary", "passes") if in_short else ("accuracy", "bias"))]
+        print_tables(make_console(), comparison.title, shown, () if in_short else verdicts(comparison))
 
 
 def write_report(records: Sequence[RunRecord], comparisons: Sequence[Comparison], page: Path) -> Path:
     """The page of a folder of records, and its tables as files in `tables` beside it."""
-    from tta_panda.reporting.pages import Part, Section, write_page, write_tables
+    from tta_panda.reporting.exports import write_tables
+    from tta_panda.reporting.page import Part, write_page
 
     folder = page.parent / "tables"
-    for stale in folder.glob("comparison*"):
-        stale.unlink(missing_ok=True)  # another process may be writing the same report
-    sections = []
-    for index, comparison in enumerate(comparisons, 1):
-        name = f"comparison-{index}" if len(comparisons) > 1 else "comparison"
-        sections.append(Section(name, comparison.title, comparison.result, comparison.runs()))
-        write_tables(sections[-1], folder)
+    names = [f"comparison-{index}" for index in range(1, len(comparisons) + 1)] if comparisons[1:] else ["comparison"]
+    sections = [comparison.section(name) for comparison, name in zip(comparisons, names, strict=True)]
+    written = {path for section in sections for path in write_tables(section, folder)}
+    for path in folder.glob("comparison-*"):
+        if _OWN_TABLE.fullmatch(path.name) and path not in written:  # of an earlier report
+            path.unlink(missing_ok=True)  # another process may be writing the same report
     lead = (
         f"{len(records)} runs. Accuracy is top-1. Prediction bias is the L1 distance between the mean predicted "
         "probabilities and the label frequencies: 0 is none, 2 the most there can be."

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tta_panda.experiments.reproduction import Reproduction, Work
     from tta_panda.experiments.setup import Beta, Setup
     from tta_panda.methods.presets import Preset
-    from tta_panda.reporting.pages import Part
-    from tta_panda.results.table import Cell
+    from tta_panda.reporting.cells import Cell
+    from tta_panda.reporting.page import Part
 
 ALL = "all"
 
@@ -200,7 +200,8 @@ def _parts(
 ) -> dict[Path, Part]:
     """All that is shown, by the folder that holds its files, which are written here."""
     from tta_panda.experiments.reproduction import across_benchmarks, setup_notes
-    from tta_panda.reporting.pages import Part, write_figures, write_tables
+    from tta_panda.reporting.exports import write_figures, write_tables
+    from tta_panda.reporting.page import Part
 
     several = len(setups) > 1
     parts = {output: Part("All benchmarks", _sections(across_benchmarks(reproductions)))} if several else {}
@@ -215,13 +216,15 @@ def _parts(
 
 
 def _sections(reproductions: Sequence[Reproduction]) -> list[Any]:
-    from tta_panda.reporting.pages import Section
+    from tta_panda.reporting.page import Section
 
     return [
         Section(
             each.name,
             each.experiment.title,
-            each.result,
+            each.result.tables,
+            each.result.figures,
+            each.result.notes,
             each.runs,
             each.experiment.about,
             f"{_place(each.experiment)}. tta-panda reproduce {each.name}",
@@ -236,7 +239,7 @@ def _place(experiment: Experiment) -> str:
 
 
 def _write_page(page: Path, parts: Sequence[Part], reproductions: Mapping[str, Sequence[Reproduction]]) -> None:
-    from tta_panda.reporting.pages import write_page
+    from tta_panda.reporting.page import write_page
 
     every = [each for several in reproductions.values() for each in several]
     records = {key: record for each in every for key, record in each.records.items()}
@@ -247,13 +250,13 @@ def _write_page(page: Path, parts: Sequence[Part], reproductions: Mapping[str, S
 
 
 def _print_parts(parts: Sequence[Part]) -> None:
-    from tta_panda.reporting.terminal import print_result
+    from tta_panda.reporting.terminal import print_tables
 
     console = make_console()
     for part in parts:
         console.print(part.notes[0] if part.notes else part.title)
         for section in part.sections:
-            print_result(console, f"{section.name}: {section.title}", section.result)
+            print_tables(console, f"{section.name}: {section.title}", section.tables, section.notes)
 
 
 def _json_row(section: Any, folder: Path) -> dict[str, Any]:
@@ -264,7 +267,7 @@ def _json_row(section: Any, folder: Path) -> dict[str, Any]:
             "columns": [column.title for column in table.columns],
             "rows": {row.name: [_json_cell(cell) for cell in row.cells] for row in table.rows},
         }
-        for table in section.result.tables
+        for table in section.tables
     ]
     return {"name": section.name, "files": str(folder / section.name), "tables": tables}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from tta_panda.data import CLEAN
@@ -12,8 +13,18 @@ from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.experiments.paper import MEAN
 from tta_panda.experiments.setup import Series, Setup, Variant
-from tta_panda.results.figure import Result
-from tta_panda.results.table import ACCURACY, Cell, Metric, Results
+from tta_panda.reporting.cells import ACCURACY, Cell, Metric, Results
+from tta_panda.reporting.figures import Figure
+from tta_panda.reporting.tables import Table
+
+
+@dataclass(frozen=True)
+class Result:
+    """Tables and figures that belong together."""
+
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+    notes: Sequence[str] = ()
 
 
 class SetupResults(Results[Series]):
@@ -30,15 +41,17 @@ class SetupResults(Results[Series]):
         diverged: Collection[str] = (),
         corruptions: Sequence[str] = CORRUPTIONS,
     ):
-        super().__init__(lambda series, corruption: setup.runs(self.chosen(series), corruption), records, diverged)
+        super().__init__(records, diverged)
         self.setup = setup
         self.corruptions = corruptions
-        self._variants: Results[Variant] = Results(setup.runs, records, diverged)
         self._chosen: dict[Series, Variant] = {}
+
+    def runs(self, series: Series, corruption: str) -> Sequence[RunConfig]:
+        return self.setup.runs(self.chosen(series), corruption)
 
     def chosen(self, series: Series) -> Variant:
         def accuracy(variant: Variant) -> float:
-            value = self._variants.mean(variant, ACCURACY, self.corruptions).value
+            value = self.mean(Series("", (variant,)), ACCURACY).value
             return -1.0 if value is None else value
 
         if series not in self._chosen:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.base import Experiment, Result, SetupResults
 from tta_panda.experiments.layout import sweep_notes
 from tta_panda.experiments.paper import METHODS
 from tta_panda.experiments.setup import Series, Setup
-from tta_panda.results.figure import DotFigure, Dots, Result
-from tta_panda.results.table import ACCURACY, Column, Row, Table
+from tta_panda.reporting.cells import ACCURACY
+from tta_panda.reporting.figures import DotFigure, Dots
+from tta_panda.reporting.tables import Column, Row, Table
 
 _QUICK_METHODS = ("clip", "tent", "eta", "dmn", "zero", "tps")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tta_panda.experiments.base import SetupResults
+from tta_panda.experiments.base import Result, SetupResults
 from tta_panda.experiments.layout import Sweep, SweepExperiment, quick_notes
 from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
-from tta_panda.results.figure import Result
-from tta_panda.results.table import ACCURACY, Column, Row, Table
+from tta_panda.reporting.cells import ACCURACY
+from tta_panda.reporting.tables import Column, Row, Table
 
 _METHODS = ("clip", "tent")
 

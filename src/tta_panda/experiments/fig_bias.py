@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.base import Experiment, Result, SetupResults
 from tta_panda.experiments.setup import Series, Setup
-from tta_panda.results.by_corruption import corruption_dots
-from tta_panda.results.comparison import corruption_rows
-from tta_panda.results.figure import Result
-from tta_panda.results.table import BIAS, Cell, Column, Row, Table
+from tta_panda.reporting.cells import BIAS, Cell
+from tta_panda.reporting.comparison import corruption_rows
+from tta_panda.reporting.figures import corruption_dots
+from tta_panda.reporting.tables import Column, Row, Table
 
 
 class BiasFigure(Experiment):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.base import Experiment, Result, SetupResults
 from tta_panda.experiments.layout import by_tenth, short_name
 from tta_panda.experiments.setup import Series, Setup
-from tta_panda.results.comparison import corruption_rows
-from tta_panda.results.figure import Line, LineFigure, Panel, Result
-from tta_panda.results.table import ACCURACY, BETA, Column, Metric, Row, Table
+from tta_panda.reporting.cells import ACCURACY, BETA, Metric
+from tta_panda.reporting.comparison import corruption_rows
+from tta_panda.reporting.figures import Line, LineFigure, Panel
+from tta_panda.reporting.tables import Column, Row, Table
 
 _NAMES = {index + 0.5: short_name(corruption) for index, corruption in enumerate(CORRUPTIONS)}
 """Of the parts of the stream, each a unit long, at their middles."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tta_panda.evaluation.record import RunRecord
-from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.base import Experiment, Result, SetupResults
 from tta_panda.experiments.layout import by_tenth
 from tta_panda.experiments.setup import Series, Setup
-from tta_panda.results.figure import Line, LineFigure, Panel, Result
-from tta_panda.results.table import ACCURACY, BIAS, Column, Row, Table
+from tta_panda.reporting.cells import ACCURACY, BIAS
+from tta_panda.reporting.figures import Line, LineFigure, Panel
+from tta_panda.reporting.tables import Column, Row, Table
 
 _CORRUPTION = "gaussian_noise"
 _QUICK_IMAGES = 1000  # fewer would leave chunks too small to tell bias from chance

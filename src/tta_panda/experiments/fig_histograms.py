@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.evaluation.record import Measurement
-from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.evaluation.record import Measurement, RunRecord
+from tta_panda.experiments.base import Experiment, Result, SetupResults
 from tta_panda.experiments.setup import Series, Setup
-from tta_panda.results.by_corruption import class_histograms
-from tta_panda.results.comparison import corruption_rows
-from tta_panda.results.figure import Result
-from tta_panda.results.table import Column, Row, Table
+from tta_panda.reporting.comparison import corruption_rows
+from tta_panda.reporting.figures import class_histograms
+from tta_panda.reporting.tables import Column, Row, Table
 
 
 class HistogramsFigure(Experiment):
@@ -32,5 +31,5 @@ class HistogramsFigure(Experiment):
         return Result([Table("Share of the most predicted class", "corruption", columns, rows)], [figure])
 
 
-def _largest_share(measured: Measurement) -> float:
+def _largest_share(_: RunRecord, measured: Measurement) -> float:
     return 100 * max(measured.predicted_counts) / measured.samples

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.base import Experiment, Result, SetupResults
 from tta_panda.experiments.setup import Series, Setup
 from tta_panda.panda.theorem import accuracy, simulate_accuracy
-from tta_panda.results.figure import Line, LineFigure, Panel, Result
-from tta_panda.results.table import Cell, Column, Row, Table
+from tta_panda.reporting.cells import Cell
+from tta_panda.reporting.figures import Line, LineFigure, Panel
+from tta_panda.reporting.tables import Column, Row, Table
 
 _CORRELATIONS = (0.3, 0.6, 0.9)
 _BETAS = tuple(step / 10 for step in range(13))

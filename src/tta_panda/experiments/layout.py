@@ -11,11 +11,12 @@ from typing import ClassVar
 
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.evaluation.record import RunRecord
-from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.base import Experiment, Result, SetupResults
 from tta_panda.experiments.paper import BACKBONES, MEAN, PaperVariant, printed_accuracy
 from tta_panda.experiments.setup import Series, Setup
-from tta_panda.results.figure import Line, LineFigure, LineKind, Panel, Result
-from tta_panda.results.table import ACCURACY, Cell, Column, Metric, Row, Table, over_seeds
+from tta_panda.reporting.cells import ACCURACY, Cell, Metric, over_seeds
+from tta_panda.reporting.figures import Line, LineFigure, LineKind, Panel
+from tta_panda.reporting.tables import Column, Row, Table
 
 SHORT_NAMES = {"gaussian_noise": "gauss", "impulse_noise": "impul", "defocus_blur": "defoc", "motion_blur": "motn"}
 SHORT_NAMES |= {"brightness": "brit", "contrast": "contr", "elastic_transform": "elast", "pixelate": "pixel"}

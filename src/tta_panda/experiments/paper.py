@@ -8,7 +8,7 @@ import re
 from importlib import resources
 from typing import Literal
 
-from tta_panda.results.table import Printed
+from tta_panda.reporting.cells import Printed
 
 BACKBONES = {"cifar10-c": "ViT-B/32 on CIFAR-10-C", "cifar100-c": "ViT-B/32 on CIFAR-100-C"}
 BACKBONES |= {"imagenet-c": "ViT-B/16 on ImageNet-C"}

@@ -13,11 +13,10 @@ from tta_panda.evaluation.outcome import Outcome
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.evaluation.run import Runner
 from tta_panda.evaluation.store import RunStore
-from tta_panda.experiments.base import Experiment
+from tta_panda.experiments.base import Experiment, Result
 from tta_panda.experiments.paper import BACKBONES
 from tta_panda.experiments.setup import BEST_OF_GRID, Setup
-from tta_panda.results.figure import Result
-from tta_panda.results.table import side_by_side
+from tta_panda.reporting.tables import side_by_side
 
 _BETA_NOTES = {
     "auto": "Beta is auto: chosen from the stream without labels, by the same rule for every corruption.",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.base import Experiment, Result, SetupResults
 from tta_panda.experiments.layout import quick_notes
 from tta_panda.experiments.setup import Series, Setup
 from tta_panda.experiments.streams import STREAMS, STREAMS_NOTE
 from tta_panda.panda.beta import RULES, Beta
-from tta_panda.results.figure import Result
-from tta_panda.results.table import ACCURACY, Cell, Column, Row, Table
+from tta_panda.reporting.cells import ACCURACY, Cell
+from tta_panda.reporting.tables import Column, Row, Table
 
 _QUICK_IMAGES = 500  # fewer would leave many classes in each batch of a sorted stream
 _BETAS: Sequence[Beta] = (*RULES, 0.4)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tta_panda.evaluation.record import Measurement
-from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.evaluation.record import Measurement, RunRecord
+from tta_panda.experiments.base import Experiment, Result, SetupResults
 from tta_panda.experiments.layout import encoded_per_image, quick_notes
 from tta_panda.experiments.setup import Series, Setup
 from tta_panda.experiments.table_main import accuracy_dots, accuracy_table, quality_table
 from tta_panda.methods import METHODS
-from tta_panda.results.figure import Result
-from tta_panda.results.table import SECONDS, Cell, Column, Row, Table
+from tta_panda.reporting.cells import Cell
+from tta_panda.reporting.tables import Column, Row, Table
 
 
 class BeyondTable(Experiment):
@@ -53,5 +53,5 @@ def _seconds(results: SetupResults, series: Series) -> Cell:
     return results.measured(series, results.corruptions[0], _per_hundred)
 
 
-def _per_hundred(measured: Measurement) -> float:
-    return 100 * SECONDS.of(measured) / measured.samples
+def _per_hundred(record: RunRecord, _: Measurement) -> float:
+    return 100 * record.seconds / record.samples

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from tta_panda.experiments.base import SetupResults
+from tta_panda.experiments.base import Result, SetupResults
 from tta_panda.experiments.layout import PAPERS_OWN, ZERO_NOTE, accuracy, by_corruption, papers_cell
 from tta_panda.experiments.paper import BACKBONES, MAIN_ROWS, METHODS, PaperVariant
 from tta_panda.experiments.setup import Series
 from tta_panda.experiments.table_main import MainTable
-from tta_panda.results.figure import Result
-from tta_panda.results.table import ACCURACY, BIAS, Cell, Table
+from tta_panda.reporting.cells import ACCURACY, BIAS, Cell
+from tta_panda.reporting.tables import Table
 
 
 class CorruptionsTable(MainTable):

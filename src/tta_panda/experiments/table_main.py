@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.base import Experiment, Result, SetupResults
 from tta_panda.experiments.layout import ZERO_NOTE, accuracy, papers_benchmarks
 from tta_panda.experiments.paper import MAIN_ROWS, METHODS
 from tta_panda.experiments.setup import AUTO, BEST_OF_GRID, SEVERITY, Series, Setup
-from tta_panda.results.figure import DotFigure, Dots, Result
-from tta_panda.results.table import ACCURACY, BIAS, CALIBRATION, LIKELIHOOD, RECALL_SPREAD, Column, Row, Table
+from tta_panda.reporting.cells import ACCURACY, BIAS, CALIBRATION, LIKELIHOOD, RECALL_SPREAD
+from tta_panda.reporting.figures import DotFigure, Dots
+from tta_panda.reporting.tables import Column, Row, Table
 
 
 class MainTable(Experiment):

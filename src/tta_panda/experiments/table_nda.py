@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.base import Experiment, Result, SetupResults
 from tta_panda.experiments.layout import accuracy, by_corruption, papers_benchmarks
 from tta_panda.experiments.paper import MEAN, PaperVariant
 from tta_panda.experiments.setup import Series, Setup
-from tta_panda.results.figure import Result
-from tta_panda.results.table import ACCURACY, BIAS, Column, Row, Table
+from tta_panda.reporting.cells import ACCURACY, BIAS
+from tta_panda.reporting.tables import Column, Row, Table
 
 _ROWS: dict[str, tuple[str, PaperVariant]] = {
     "clip": ("clip", "plain"),

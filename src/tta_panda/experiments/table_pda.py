@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.base import Experiment, Result, SetupResults
 from tta_panda.experiments.layout import ZERO_NOTE, accuracy, encoded_per_image, papers_benchmarks
 from tta_panda.experiments.paper import PaperVariant
 from tta_panda.experiments.setup import Series, Setup
-from tta_panda.results.figure import Result
-from tta_panda.results.table import ACCURACY, BIAS, Column, Row, Table
+from tta_panda.reporting.cells import ACCURACY, BIAS
+from tta_panda.reporting.tables import Column, Row, Table
 
 _POSITIVE = ("tpt", "zero", "tps")
 

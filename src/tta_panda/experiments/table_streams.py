@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.base import Experiment, Result, SetupResults
 from tta_panda.experiments.layout import sweep_notes
 from tta_panda.experiments.setup import Series, Setup
 from tta_panda.experiments.streams import STREAMS, STREAMS_NOTE
 from tta_panda.methods import DEBIASES
-from tta_panda.results.figure import Result
-from tta_panda.results.table import ACCURACY, Cell, Column, Row, Table, tenth_of
+from tta_panda.reporting.cells import ACCURACY, Cell, tenth_of
+from tta_panda.reporting.tables import Column, Row, Table
 
 _METHODS, _QUICK_METHODS = ("clip", "tent", "dmn"), ("clip", "tent")
 _QUICK_STREAMS = ("shuffled", "correlated:0.1", "sorted", "label_shift:0.1")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tta_panda.experiments.base import Experiment, SetupResults
+from tta_panda.experiments.base import Experiment, Result, SetupResults
 from tta_panda.experiments.paper import METHODS
 from tta_panda.experiments.setup import Series, Setup
-from tta_panda.results.figure import Result
-from tta_panda.results.table import SECONDS, Cell, Column, Row, Table, over_seeds
+from tta_panda.reporting.cells import SECONDS, Cell, over_seeds
+from tta_panda.reporting.tables import Column, Row, Table
 
 _CORRUPTION = "gaussian_noise"
 _QUICK_IMAGES = 500

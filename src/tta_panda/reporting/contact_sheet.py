@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from tta_panda.files import saving
-from tta_panda.reporting.pages import templates
+from tta_panda.reporting.page import templates
 
 THUMBNAIL = 96
 """Side in pixels."""

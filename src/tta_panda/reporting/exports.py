@@ -1,11 +1,15 @@
-"""Tables as CSV, Markdown and LaTeX."""
+"""Files of a section: tables as CSV, Markdown and LaTeX, figures as SVG, PNG and PDF."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tta_panda.escapes import csv_text, latex_text, markdown_text
-from tta_panda.files import csv_line
-from tta_panda.reporting.text import TextCell, to_text
-from tta_panda.results.table import Table
+from tta_panda.files import csv_line, save_file
+from tta_panda.reporting.cells import Cell
+from tta_panda.reporting.figures import FORMATS, Figure, to_bytes
+from tta_panda.reporting.page import Section
+from tta_panda.reporting.tables import Column, Table, spread_notes
 
 
 def to_csv(table: Table) -> str:
@@ -33,24 +37,29 @@ def _six(value: float | None) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    text = to_text(table)
-    headers = [markdown_text(title) for title in (text.rows_are, *text.headers)]
+    headers = [markdown_text(title) for title in (table.rows_are, *(column.title for column in table.columns))]
     lines = [
-        f"**{markdown_text(text.title)}**",
+        f"**{markdown_text(table.title)}**",
         "",
         "| " + " | ".join(headers) + " |",
-        "|" + "|".join(["---", *("---:" for _ in text.headers)]) + "|",
+        "|" + "|".join(["---", *("---:" for _ in table.columns)]) + "|",
     ]
-    for row in text.rows:
-        cells = [f"{cell.full} (paper {cell.paper.full})" if cell.paper else cell.full for cell in row.cells]
+    for row in table.rows:
+        cells = [_markdown_cell(column, cell) for column, cell in table.items(row)]
         lines.append("| " + " | ".join([markdown_text(row.name), *cells]) + " |")
-    return "\n".join(lines + (["", markdown_text(table.note)] if table.note else [])) + "\n"
+    for note in filter(None, [table.note, *spread_notes([table])]):
+        lines += ["", markdown_text(note)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_cell(column: Column, cell: Cell) -> str:
+    paper = column.paper(cell)
+    return f"{column.full_text(cell)} (paper {column.full_text(paper)})" if paper else column.full_text(cell)
 
 
 def to_latex(table: Table) -> str:
     """A `booktabs` table; the paper's numbers stand in brackets."""
-    text = to_text(table)
-    has_paper = any(cell.paper for row in text.rows for cell in row.cells)
+    has_paper = any(cell.paper for row in table.rows for cell in row.cells)
     caption = table.title + (". In brackets: the paper's own numbers" if has_paper else "")
     lines = [
         "% \\usepackage{booktabs}",
@@ -61,16 +70,46 @@ def to_latex(table: Table) -> str:
         " & ".join(map(latex_text, [table.rows_are, *(column.title for column in table.columns)])) + " \\\\",
         "\\midrule",
     ]
-    for index, row in enumerate(text.rows):
+    for index, row in enumerate(table.rows):
         if index and (row.group or row.is_mean):
             lines.append("\\midrule")
-        lines.append(" & ".join([latex_text(row.name), *map(_latex_cell, row.cells)]) + " \\\\")
+        cells = [_latex_cell(column, cell) for column, cell in table.items(row)]
+        lines.append(" & ".join([latex_text(row.name), *cells]) + " \\\\")
     lines += ["\\bottomrule", "\\end{tabular}", f"\\caption{{{latex_text(caption)}.}}"]
-    lines += [f"\\par\\footnotesize {latex_text(table.note)}"] if table.note else []
+    lines += [f"\\par\\footnotesize {latex_text(note)}" for note in filter(None, [table.note, *spread_notes([table])])]
     return "\n".join([*lines, "\\end{table}"]) + "\n"
 
 
-def _latex_cell(cell: TextCell) -> str:
-    shown = f"\\emph{{{latex_text(cell.text)}}}" if cell.kind == "missing" else cell.text.replace("-", "$-$")
-    shown += f" {{\\scriptsize {latex_text(cell.spread)}}}" if cell.spread else ""
-    return f"{shown} [{_latex_cell(cell.paper)}]" if cell.paper else shown
+def _latex_cell(column: Column, cell: Cell) -> str:
+    text, spread, paper = column.text(cell), column.spread(cell), column.paper(cell)
+    shown = f"\\emph{{{latex_text(text)}}}" if cell.value is None else text.replace("-", "$-$")
+    shown += f" {{\\scriptsize {latex_text(spread)}}}" if spread else ""
+    return f"{shown} [{_latex_cell(column, paper)}]" if paper else shown
+
+
+def write_tables(section: Section, folder: Path) -> list[Path]:
+    """Tables as CSV, Markdown and LaTeX."""
+    writers = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
+    return [
+        save_file(folder / f"{_stem(section, table)}.{suffix}", write(table))
+        for table in section.tables
+        for suffix, write in writers.items()
+    ]
+
+
+def write_figures(section: Section, folder: Path) -> list[Path]:
+    """Figures as SVG, PNG and PDF, numbered where one has several drawings."""
+    return [
+        save_file(folder / f"{_stem(section, figure)}{number}.{suffix}", to_bytes(drawing, suffix))
+        for figure, drawings in section.drawings
+        for number, drawing in zip(_numbers(len(drawings)), drawings, strict=True)
+        for suffix in FORMATS
+    ]
+
+
+def _numbers(count: int) -> list[str]:
+    return [f"-{index}" for index in range(1, count + 1)] if count > 1 else [""]
+
+
+def _stem(section: Section, part: Table | Figure) -> str:
+    return f"{section.name}-{part.name}" if part.name else section.name

@@ -1,11 +1,12 @@
-"""Draws figures given as data, with matplotlib: readable in print, on a telephone, and by the colour-blind."""
+"""Figures: as data, and drawn with matplotlib, readable in print, on a telephone, and by the colour-blind."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -13,7 +14,134 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from tta_panda.escapes import printable
-from tta_panda.results.figure import DotFigure, Figure, Histogram, HistogramFigure, Line, LineFigure, Panel
+from tta_panda.reporting.cells import Cell, Metric, Results
+
+S = TypeVar("S")
+LineKind = Literal["line", "level", "points"]
+
+
+def _values_and_sds(cells: Iterable[Cell]) -> tuple[list[float | None], list[float | None]]:
+    found = list(cells)
+    return [cell.value for cell in found], [cell.sd for cell in found]
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points over x. Lines of one hue belong together: a method, and what it is compared with."""
+
+    label: str
+    xs: Sequence[float]
+    ys: Sequence[float | None]
+    sds: Sequence[float | None] = ()
+    hue: int = 0
+    kind: LineKind = "line"
+    """`level`: a dashed line without markers, as for a value that does not depend on x."""
+
+    @classmethod
+    def of(cls, label: str, cells: Mapping[float, Cell], hue: int = 0, kind: LineKind = "line") -> Line:
+        return cls(label, list(cells), *_values_and_sds(cells.values()), hue, kind)
+
+
+@dataclass(frozen=True)
+class Panel:
+    x: str
+    y: str
+    lines: Sequence[Line]
+    title: str = ""
+    log_x: bool = False
+    log_y: bool = False
+    from_zero: bool = False
+    """Whether y begins at zero, so that small changes look small."""
+    names: Mapping[float, str] = field(default_factory=dict)
+    """Of parts of the x axis, each in the place of its number: domains, say, that follow each other."""
+
+
+@dataclass(frozen=True)
+class LineFigure:
+    """Lines in one or several panels."""
+
+    caption: str
+    panels: Sequence[Panel]
+    name: str = ""
+
+
+class Dots(NamedTuple):
+    label: str
+    values: Sequence[float | None]
+    sds: Sequence[float | None] = ()
+
+    @classmethod
+    def of(cls, label: str, cells: Iterable[Cell]) -> Dots:
+        return cls(label, *_values_and_sds(cells))
+
+
+@dataclass(frozen=True)
+class DotFigure:
+    """Rows with a dot of each kind; a level that they are compared with as a line."""
+
+    caption: str
+    x: str
+    rows: Sequence[str]
+    dots: Sequence[Dots]
+    level: tuple[str, float] | None = None
+    name: str = ""
+
+
+class Histogram(NamedTuple):
+    title: str
+    counts: Sequence[Sequence[int]]
+    """By kind, then by class."""
+    labels: Sequence[int]
+
+
+@dataclass(frozen=True)
+class HistogramFigure:
+    """How often each class is predicted, panel by panel, and how often it occurs."""
+
+    caption: str
+    kinds: Sequence[str]
+    classes: Sequence[str]
+    histograms: Sequence[Histogram]
+    name: str = ""
+
+
+Figure = LineFigure | DotFigure | HistogramFigure
+
+
+def corruption_dots(
+    results: Results[S],
+    series: Mapping[str, S],
+    metric: Metric,
+    corruptions: Sequence[str],
+    caption: str,
+    level: tuple[str, float] | None = None,
+) -> DotFigure:
+    """A metric of each series on each corruption."""
+    cells = {label: [results.cell(each, metric, name) for name in corruptions] for label, each in series.items()}
+    dots = [Dots.of(label, of) for label, of in cells.items()]
+    caption = f"{caption} {metric.better.capitalize()} is better."
+    return DotFigure(caption, metric.title, _spaced(corruptions), dots, level)
+
+
+def class_histograms(
+    results: Results[S], series: Mapping[str, S], corruptions: Sequence[str], caption: str
+) -> HistogramFigure:
+    """How often each class is predicted, for each corruption that all of the series were run on."""
+    histograms: list[Histogram] = []
+    classes: Sequence[str] = ()
+    for corruption, title in zip(corruptions, _spaced(corruptions), strict=True):
+        found = [results.records(each, corruption) for each in series.values()]
+        if all(found):
+            classes = found[0][0].class_names
+            first = [records[0].by_corruption[corruption] for records in found]  # of one seed: counts are of images
+            counts = [measured.predicted_counts for measured in first]
+            histograms.append(Histogram(title, counts, first[0].label_counts))
+    return HistogramFigure(caption, list(series), classes, histograms)
+
+
+def _spaced(names: Sequence[str]) -> list[str]:
+    return [name.replace("_", " ") for name in names]
+
 
 # Okabe & Ito: told apart by the colour-blind; markers tell them apart in black and white, too.
 COLOURS = ("#E69F00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS, GROUPS
 from tta_panda.data.order import RESET
+from tta_panda.errors import StoreError
 from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
 from tta_panda.evaluation.record import PassesPerBatch, RunRecord
+from tta_panda.evaluation.store import RunStore
 from tta_panda.methods import DEBIASES, METHODS
-from tta_panda.results.by_corruption import class_histograms, corruption_dots
-from tta_panda.results.figure import Figure, Result
-from tta_panda.results.table import (
+from tta_panda.reporting.cells import (
     ACCURACY,
     BIAS,
     CALIBRATION,
@@ -23,33 +23,51 @@ from tta_panda.results.table import (
     RECALL_SPREAD,
     SECONDS,
     Cell,
-    Column,
     Metric,
     Results,
-    Row,
-    Table,
     over_seeds,
     tenth_of,
 )
+from tta_panda.reporting.figures import Figure, class_histograms, corruption_dots
+from tta_panda.reporting.page import Section
+from tta_panda.reporting.tables import Column, Row, Table
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Methods on one stream, corruption by corruption; only seeds are averaged."""
+class Comparison(Results[MethodConfig]):
+    """Methods on one stream, corruption by corruption; only seeds are averaged.
 
-    setting: StreamConfig
-    """What all runs have in common. Corruption and seed are not part of it."""
-    title: str
-    cells: dict[tuple[MethodConfig, str], list[RunConfig]]
-    """Runs that were made, by method and corruption."""
-    records: Mapping[str, RunRecord]
-    """By key; runs without one diverged."""
+    Args:
+        setting: what all runs have in common. Corruption and seed are not part of it.
+        cells: runs that were made, by method and corruption.
+        records: by key; runs without one diverged.
+    """
+
+    def __init__(
+        self,
+        setting: StreamConfig,
+        title: str,
+        cells: Mapping[tuple[MethodConfig, str], list[RunConfig]],
+        records: Mapping[str, RunRecord],
+    ):
+        super().__init__(records, {config.key for runs in cells.values() for config in runs} - records.keys())
+        self.setting = setting
+        self.title = title
+        self._cells = cells
+
+    def runs(self, series: MethodConfig, corruption: str) -> list[RunConfig]:
+        return self._cells.get((series, corruption), [])
+
+    def all_runs(self) -> list[RunConfig]:
+        """Method by method, each once."""
+        names = [CLEAN, *self.corruptions]
+        found = [config for method in self.methods for name in names for config in self.runs(method, name)]
+        return list({config.key: config for config in found}.values())
 
     @functools.cached_property
     def methods(self) -> list[MethodConfig]:
         """In the order of the registry; methods that are not registered here come last."""
         place = {name: index for index, name in enumerate(METHODS)}
-        found = {method for method, _ in self.cells}
+        found = {method for method, _ in self._cells}
         ways = ["", *DEBIASES]
 
         def rank(method: MethodConfig) -> tuple[int, int, str, str]:
@@ -62,23 +80,12 @@ class Comparison:
     @functools.cached_property
     def corruptions(self) -> list[str]:
         """In the order of the benchmark, without clean images; others come last."""
-        found = {corruption for _, corruption in self.cells} - {CLEAN}
+        found = {corruption for _, corruption in self._cells} - {CLEAN}
         return [*(name for name in CORRUPTIONS if name in found), *sorted(found.difference(CORRUPTIONS))]
 
     @property
     def has_clean(self) -> bool:
-        return any(corruption == CLEAN for _, corruption in self.cells)
-
-    @functools.cached_property
-    def results(self) -> Results[MethodConfig]:
-        diverged = {config.key for runs in self.cells.values() for config in runs} - self.records.keys()
-        return Results(lambda method, corruption: self.cells.get((method, corruption), []), self.records, diverged)
-
-    def runs(self) -> list[RunConfig]:
-        """Method by method, each once."""
-        names = [CLEAN, *self.corruptions]
-        found = [config for method in self.methods for name in names for config in self.cells.get((method, name), [])]
-        return list({config.key: config for config in found}.values())
+        return any(corruption == CLEAN for _, corruption in self._cells)
 
     @functools.cached_property
     def pairs(self) -> list[tuple[MethodConfig, MethodConfig]]:
@@ -99,14 +106,23 @@ class Comparison:
         suffix = ", ".join(f"{key}={method.options[key]}" for key in differing)
         return f"{method.name} ({suffix})" if suffix else method.name
 
-    @functools.cached_property
-    def result(self) -> Result:
-        """Everything that is shown of it."""
+    def tables(self) -> list[Table]:
         tables = [summary_table(self)] if self.pairs and self.corruptions else []
         tables += [corruption_table(self, metric) for metric in (ACCURACY, BIAS)]
-        tables += [calibration_table(self), passes_table(self)]
+        return [*tables, calibration_table(self), passes_table(self)]
+
+    def section(self, name: str) -> Section:
+        """Everything that a page shows of it."""
         figures = [figure for pair in self.pairs for figure in _figures(self, *pair)]
-        return Result(tables, figures, verdicts(self))
+        return Section(name, self.title, self.tables(), figures, verdicts(self), self.all_runs())
+
+
+def read_comparisons(store: RunStore) -> tuple[list[RunRecord], list[Comparison]]:
+    """The records of a folder, and these and its runs that diverged as comparisons."""
+    records = store.records()
+    if not records:
+        raise StoreError(f"There are no records in {store.root}. Make some with: tta-panda bench -o {store.root}")
+    return records, compare(records, (each.config for each in store.divergences().values()))
 
 
 def compare(records: Iterable[RunRecord], diverged: Iterable[RunConfig] = ()) -> list[Comparison]:
@@ -155,7 +171,7 @@ def _cells(configs: Sequence[RunConfig]) -> dict[tuple[MethodConfig, str], list[
 
 def corruption_table(comparison: Comparison, metric: Metric) -> Table:
     """Corruptions down; across, each method, its debiased variants and their differences."""
-    results, pairs = comparison.results, comparison.pairs
+    pairs = comparison.pairs
     shown: list[tuple[Column, MethodConfig, MethodConfig | None]] = []
     for method in comparison.methods:
         if any(method == debiased for _, debiased in pairs):
@@ -169,12 +185,12 @@ def corruption_table(comparison: Comparison, metric: Metric) -> Table:
         return [look_up(m) if minus is None else look_up(m) - look_up(minus) for _, m, minus in shown]
 
     names = ([("", CLEAN)] if comparison.has_clean else []) + corruption_rows(comparison.corruptions)
-    rows = [Row(name, cells(partial(results.cell, metric=metric, corruption=name)), group) for group, name in names]
+    rows = [Row(name, cells(partial(comparison.cell, metric=metric, corruption=name)), group) for group, name in names]
     if len(comparison.corruptions) > 1:
-        means = cells(lambda method: results.mean(method, metric, comparison.corruptions))
+        means = cells(lambda method: comparison.mean(method, metric, comparison.corruptions))
         rows.append(Row(f"mean of {len(comparison.corruptions)}", means, is_mean=True))
     if (worst := tenth_of(comparison.corruptions)) > 1:
-        tails = cells(lambda method: results.tail(method, metric, comparison.corruptions))
+        tails = cells(lambda method: comparison.tail(method, metric, comparison.corruptions))
         rows.append(Row(f"worst {worst}", tails, is_mean=True))
     return Table(metric.heading, "corruption", [column for column, _, _ in shown], rows, name=metric.field)
 
@@ -191,7 +207,7 @@ def corruption_rows(corruptions: Sequence[str]) -> list[tuple[str, str]]:
 
 def summary_table(comparison: Comparison) -> Table:
     """Methods down; accuracy and bias plain and debiased across, over all corruptions and on clean images."""
-    results, corruptions = comparison.results, comparison.corruptions
+    corruptions = comparison.corruptions
     ways = {debiased.parsed.debias for _, debiased in comparison.pairs}
     one_each = len({plain.name for plain, _ in comparison.pairs}) == len(comparison.pairs)
     suffix = f"+{min(ways)}" if len(ways) == 1 else "debiased"
@@ -207,11 +223,11 @@ def summary_table(comparison: Comparison) -> Table:
     for pair in comparison.pairs:
         cells = []
         for metric in (ACCURACY, BIAS):
-            plain, debiased = (results.mean(method, metric, corruptions) for method in pair)
+            plain, debiased = (comparison.mean(method, metric, corruptions) for method in pair)
             cells += [plain, debiased, debiased - plain]
         cells.append(Cell(float(_lower_bias(comparison, *pair))))
         if comparison.has_clean:
-            plain, debiased = (results.cell(method, ACCURACY, CLEAN) for method in pair)
+            plain, debiased = (comparison.cell(method, ACCURACY, CLEAN) for method in pair)
             cells += [plain, debiased, debiased - plain]
         rows.append(Row(comparison.label(pair[0] if one_each else pair[1]), cells))
     title = f"Accuracy (%) and prediction bias (L1), {_where(corruptions)}"
@@ -225,8 +241,8 @@ def _where(corruptions: Sequence[str]) -> str:
 def calibration_table(comparison: Comparison) -> Table:
     """Methods down; what their probabilities are worth, and how long they took, across."""
     metrics = (CALIBRATION, LIKELIHOOD, RECALL_SPREAD, SECONDS)
-    results, names = comparison.results, comparison.corruptions or [CLEAN]
-    rows = [Row(comparison.label(m), [results.mean(m, each, names) for each in metrics]) for m in comparison.methods]
+    names = comparison.corruptions or [CLEAN]
+    rows = [Row(comparison.label(m), [comparison.mean(m, each, names) for each in metrics]) for m in comparison.methods]
     columns = [Column.of(metric, metric.title) for metric in metrics]
     note = "Lower is better. Seconds are those of a stream; encoder passes that methods share count for each in full."
     return Table(f"Calibration and time, {_where(names)}", "method", columns, rows, note, name="calibration")
@@ -237,8 +253,8 @@ def passes_table(comparison: Comparison) -> Table:
     names = list(PassesPerBatch.model_fields)
     rows = []
     for method in comparison.methods:
-        runs = [config.key for (other, _), found in comparison.cells.items() if other == method for config in found]
-        passes = [comparison.records[key].passes for key in runs if key in comparison.records]
+        runs = [config for name in [CLEAN, *comparison.corruptions] for config in comparison.runs(method, name)]
+        passes = [comparison.by_key[config.key].passes for config in runs if config.key in comparison.by_key]
         if passes:
             means = [sum(getattr(each, name) for each in passes) / len(passes) for name in names]
             rows.append(Row(comparison.label(method), [Cell(mean) for mean in means]))
@@ -248,12 +264,12 @@ def passes_table(comparison: Comparison) -> Table:
 
 def verdicts(comparison: Comparison) -> list[str]:
     """For each method, what debiasing changed on average, in a sentence."""
-    results, corruptions = comparison.results, comparison.corruptions
+    corruptions = comparison.corruptions
     sentences = []
     for plain, debiased in comparison.pairs:
         changes = []
         for metric in (ACCURACY, BIAS):
-            before, after = (results.mean(method, metric, corruptions) for method in (plain, debiased))
+            before, after = (comparison.mean(method, metric, corruptions) for method in (plain, debiased))
             change = after - before
             if change.value is not None:
                 first = over_seeds({seed: before.by_seed[seed] for seed in change.by_seed}).value or 0.0
@@ -271,19 +287,19 @@ def verdicts(comparison: Comparison) -> list[str]:
 
 def _lower_bias(comparison: Comparison, method: MethodConfig, other: MethodConfig) -> int:
     """On how many corruptions the predictions of `other` are less biased than those of `method`, as far as shown."""
-    results = comparison.results
-    changes = [
-        (results.cell(other, BIAS, name) - results.cell(method, BIAS, name)).value for name in comparison.corruptions
-    ]
-    return sum(change is not None and round(change, BIAS.decimals) < 0 for change in changes)
+
+    def change(corruption: str) -> float | None:
+        return (comparison.cell(other, BIAS, corruption) - comparison.cell(method, BIAS, corruption)).value
+
+    changes = map(change, comparison.corruptions)
+    return sum(each is not None and round(each, BIAS.decimals) < 0 for each in changes)
 
 
 def _figures(comparison: Comparison, plain: MethodConfig, debiased: MethodConfig) -> list[Figure]:
     """Accuracy, prediction bias and predicted classes plain and debiased."""
-    results = comparison.results
     names = ([CLEAN] if comparison.has_clean else []) + comparison.corruptions
     series = {comparison.label(method): method for method in (plain, debiased)}
     both = " and ".join(series)
-    dots = [corruption_dots(results, series, each, names, f"{each.heading}, {both}.") for each in (ACCURACY, BIAS)]
+    dots = [corruption_dots(comparison, series, each, names, f"{each.heading}, {both}.") for each in (ACCURACY, BIAS)]
     caption = f"Predicted classes, {both}. The dashed line shows how often each class really occurs."
-    return [*dots, class_histograms(results, series, names, caption)]
+    return [*dots, class_histograms(comparison, series, names, caption)]

@@ -16,21 +16,21 @@ from tta_panda.escapes import printable
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.files import save_file
-from tta_panda.reporting.exports import to_csv, to_latex, to_markdown
-from tta_panda.reporting.figures import FORMATS, draw, to_bytes, to_svg
-from tta_panda.reporting.text import MARGIN_NOTE, to_text
-from tta_panda.results.figure import Figure, Result
-from tta_panda.results.table import Table
+from tta_panda.reporting.figures import Figure, draw, to_svg
+from tta_panda.reporting.tables import Table, spread_notes
 
 
 @dataclass(frozen=True)
 class Section:
-    """A result under a title: an experiment, or a comparison."""
+    """Tables and figures under a title: an experiment, or a comparison."""
 
     name: str
     title: str
-    result: Result
-    runs: Sequence[RunConfig]
+    tables: Sequence[Table]
+    figures: Sequence[Figure] = ()
+    notes: Sequence[str] = ()
+    """What a reader has to know to read the numbers rightly."""
+    runs: Sequence[RunConfig] = ()
     about: str = ""
     source: str = ""
     """Where it comes from, or how to make it."""
@@ -39,7 +39,7 @@ class Section:
     @functools.cached_property
     def drawings(self) -> list[tuple[Figure, list[Drawing]]]:
         """Its figures, drawn once for files and page."""
-        return [(figure, draw(figure)) for figure in self.result.figures]
+        return [(figure, draw(figure)) for figure in self.figures]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def render_page(title: str, lead: str, parts: Sequence[Part], records: Iterable[
     return page.render(
         title=title,
         lead=lead,
-        margin_note=MARGIN_NOTE,
+        spread_notes=spread_notes(table for part in parts for section in part.sections for table in section.tables),
         parts=[_part(part, f"{part.title.lower().replace(' ', '-')}-" if several else "") for part in parts],
         environments=_environments(records),
     )
@@ -86,7 +86,6 @@ def _part(part: Part, prefix: str) -> dict[str, Any]:
             {
                 "anchor": f"{prefix}{section.name}",
                 "section": section,
-                "tables": [(table, to_text(table)) for table in section.result.tables],
                 "figures": [(figure.caption, list(map(to_svg, drawings))) for figure, drawings in section.drawings],
                 "options": _options(section.runs),
             }
@@ -112,31 +111,3 @@ def _environments(records: Iterable[RunRecord]) -> dict[str, list[str]]:
         columns.append({"runs": str(len(made)), "seconds in methods": f"{seconds:.0f}", **json.loads(facts)})
     names = dict.fromkeys(name for column in columns for name in column)
     return {name: [column.get(name, "–") for column in columns] for name in names}
-
-
-def write_tables(section: Section, folder: Path) -> list[Path]:
-    """Tables as CSV, Markdown and LaTeX."""
-    writers = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
-    return [
-        save_file(folder / f"{_stem(section, table)}.{suffix}", write(table))
-        for table in section.result.tables
-        for suffix, write in writers.items()
-    ]
-
-
-def write_figures(section: Section, folder: Path) -> list[Path]:
-    """Figures as SVG, PNG and PDF, numbered where one has several drawings."""
-    return [
-        save_file(folder / f"{_stem(section, figure)}{number}.{suffix}", to_bytes(drawing, suffix))
-        for figure, drawings in section.drawings
-        for number, drawing in zip(_numbers(drawings), drawings, strict=True)
-        for suffix in FORMATS
-    ]
-
-
-def _numbers(drawings: Sequence[Drawing]) -> list[str]:
-    return [f"-{index}" for index in range(1, len(drawings) + 1)] if len(drawings) > 1 else [""]
-
-
-def _stem(section: Section, part: Table | Figure) -> str:
-    return f"{section.name}-{part.name}" if part.name else section.name

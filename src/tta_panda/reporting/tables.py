@@ -1,0 +1,128 @@
+"""Tables: columns that say how their cells are written, and rows of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from tta_panda.reporting.cells import Better, Cell, Metric
+
+SD_NOTE = "The ± of a number is its standard deviation over seeds."
+MARGIN_NOTE = (
+    "The ± of a difference (Δ) is half of its 95 % confidence interval: Student's t over differences paired by seed."
+)
+ONE_SEED_NOTE = (
+    "Differences (Δ) of a single seed have no ±: one seed does not tell how much they vary. Run several: --seed 0-4."
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """The title of a column, and how its numbers are written."""
+
+    title: str
+    decimals: int = 1
+    better: Better = ""
+    is_delta: bool = False
+    """A difference: shown with its sign and its margin, and coloured by what is better where it exceeds that."""
+
+    @classmethod
+    def of(cls, metric: Metric, title: str) -> Column:
+        return cls(title, metric.decimals, metric.better)
+
+    @classmethod
+    def delta(cls, metric: Metric, title: str = "Δ") -> Column:
+        return cls(title, metric.decimals, metric.better, is_delta=True)
+
+    def number(self, value: float) -> str:
+        value = round(value, self.decimals) + 0.0  # no negative zero
+        return f"{value:+.{self.decimals}f}" if self.is_delta else f"{value:.{self.decimals}f}"
+
+    def _plus_minus(self, width: float | None) -> str:
+        return "" if width is None else f"± {width:.{max(1, self.decimals)}f}"
+
+    def text(self, cell: Cell) -> str:
+        """The number, or why there is none."""
+        return cell.why_empty if cell.value is None else self.number(cell.value)
+
+    def spread(self, cell: Cell) -> str:
+        """The s.d. over seeds or the margin of a difference as "± 0.1", if there is one."""
+        return self._plus_minus(cell.margin if self.is_delta else cell.sd)
+
+    def full_text(self, cell: Cell) -> str:
+        """The number with its spread."""
+        return f"{self.text(cell)} {self.spread(cell)}".rstrip()
+
+    def paper(self, cell: Cell) -> Cell | None:
+        """What the paper printed, as a cell of this column."""
+        if cell.paper is None:
+            return None
+        return Cell(cell.paper.value, cell.paper.sd, margin=cell.paper.sd)
+
+    def kind(self, cell: Cell) -> Literal["", "better", "worse", "missing"]:
+        """Whether a difference is for the better or worse; neither where it is within its margin, or +0.0 as shown."""
+        if cell.value is None:
+            return "missing"
+        difference = round(cell.value, self.decimals)
+        if not self.is_delta or not self.better or difference == 0:
+            return ""
+        if cell.margin is None or abs(cell.value) <= cell.margin:
+            return ""
+        return "better" if (difference > 0) == (self.better == "higher") else "worse"
+
+
+class Row(NamedTuple):
+    name: str
+    cells: Sequence[Cell]
+    group: str = ""
+    """Set where a group of rows begins."""
+    is_mean: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows and columns of numbers."""
+
+    title: str
+    rows_are: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    note: str = ""
+    of_paper: bool = False
+    """Whether every number in it is the paper's own, of another model and other data."""
+    name: str = ""
+    """Ends the name of its files, where there are several tables."""
+
+    @property
+    def is_grouped(self) -> bool:
+        return any(row.group for row in self.rows)
+
+    def items(self, row: Row) -> Iterator[tuple[Column, Cell]]:
+        """The cells of a row, each with its column."""
+        return zip(self.columns, row.cells, strict=True)
+
+    def cut(self, part: slice) -> Table:
+        """The table with some of its columns."""
+        rows = [row._replace(cells=row.cells[part]) for row in self.rows]
+        return replace(self, columns=self.columns[part], rows=rows)
+
+
+def side_by_side(tables: Mapping[str, Table]) -> Table:
+    """Tables with the same rows as one; the name of its table comes before the title of a column."""
+    first = next(iter(tables.values()))
+    columns = [replace(c, title=f"{name}: {c.title}") for name, table in tables.items() for c in table.columns]
+    rows = [
+        row._replace(cells=[cell for table in tables.values() for cell in table.rows[index].cells])
+        for index, row in enumerate(first.rows)
+    ]
+    return replace(first, columns=columns, rows=rows)
+
+
+def spread_notes(tables: Iterable[Table]) -> list[str]:
+    """What each kind of ± in the tables is, and where a difference has none, why."""
+    cells = [item for table in tables for row in table.rows for item in table.items(row)]
+    deltas = [cell for column, cell in cells if column.is_delta and cell.value is not None]
+    notes = [SD_NOTE] if any(cell.sd is not None and not column.is_delta for column, cell in cells) else []
+    notes += [MARGIN_NOTE] if any(cell.margin is not None for cell in deltas) else []
+    return notes + ([ONE_SEED_NOTE] if any(cell.margin is None for cell in deltas) else [])
