@@ -1,18 +1,17 @@
-"""What goes wrong on purpose: work for engines, and a method, whose first tries fail."""
+"""What goes wrong on purpose: functions for executors, and a method, whose first tries fail."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from tta_panda import FrozenMethod
-from tta_panda.engines.base import Work
 from tta_panda.errors import InvalidInputError, StoreError
+from tta_panda.executors import Report
 
 
 def fail(kind: str, folder: Path, times: int) -> None:
@@ -39,22 +38,18 @@ class Job(NamedTuple):
     times: int = 0
 
 
-class Doubling(Work[Job, tuple[int, int]]):
-    """Gives twice the number, and the process that did it."""
-
-    def __call__(self, task: Job, advance: Callable[[float], None]) -> tuple[int, int]:
-        advance(0.5)
-        if task.kind:
-            fail(task.kind, task.folder, task.times)
-        advance(0.5)
-        return 2 * task.number, os.getpid()
+def double(job: Job, report: Report) -> tuple[int, int]:
+    """Twice the number, and the process that computed it."""
+    report(0.5)
+    if job.kind:
+        fail(job.kind, job.folder, job.times)
+    report(0.5)
+    return 2 * job.number, os.getpid()
 
 
-class Threads(Work[Job, tuple[int, int]]):
-    """Gives the number of threads that torch may use, and the process."""
-
-    def __call__(self, task: Job, advance: Callable[[float], None]) -> tuple[int, int]:
-        return torch.get_num_threads(), os.getpid()
+def count_threads(_job: Job, _report: Report) -> tuple[int, int]:
+    """The number of threads that torch may use, and the process."""
+    return torch.get_num_threads(), os.getpid()
 
 
 class Mishap(FrozenMethod):

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from tta_panda.data import CLEAN
-from tta_panda.engines.base import Engine
-from tta_panda.engines.local import LocalEngine
 from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
 from tta_panda.evaluation.evaluator import Evaluator
 from tta_panda.evaluation.plan import Sources, model_preset, plan_methods, plan_runs, plan_streams
 from tta_panda.evaluation.record import Measurement, PassesPerBatch, RunRecord, Tenth
 from tta_panda.evaluation.run import Runner
 from tta_panda.evaluation.store import RunStore
+from tta_panda.executors import Executor, local_executor
 from tta_panda.methods.presets import get_preset
 
 
@@ -82,10 +81,10 @@ def plan(
 
 
 def make_runner(
-    folder: Path, model: str = "mini", *, workers: int = 1, engine: Engine | None = None, **more: Any
+    folder: Path, model: str = "mini", *, workers: int = 1, executor: Executor | None = None, **more: Any
 ) -> Runner:
     """What makes records, by default on this machine."""
-    return Runner(RunStore(folder), Evaluator(Sources(model), **more), engine or LocalEngine(workers))
+    return Runner(RunStore(folder), Evaluator(Sources(model), **more), executor or local_executor(workers))
 
 
 def run(configs: list[RunConfig], folder: Path, **more: Any) -> list[RunRecord]:

@@ -16,14 +16,13 @@ from tta_panda.registry import Registry
 
 PACKAGE = Path(tta_panda.__file__).parent
 MAY_IMPORT = {
-    "engines": set(),
     "panda": set(),
     "views": set(),
     "models": set(),
     "data": set(),
     "methods": {"panda", "models", "views"},
-    "evaluation": {"panda", "models", "methods", "data", "engines"},
-    "prediction": {"models", "methods", "data", "engines"},
+    "evaluation": {"panda", "models", "methods", "data"},
+    "prediction": {"models", "methods", "data"},
     "experiments": {"panda", "models", "methods", "data", "evaluation", "reporting"},
     "reporting": {"methods", "data", "evaluation"},
     "app": {"panda", "models", "methods", "data", "evaluation", "reporting", "prediction"},
@@ -38,11 +37,10 @@ MAY_IMPORT = {
         "reporting",
         "prediction",
         "app",
-        "engines",
     },
 }
 COMMON = {"allocator", "checks", "chunks", "errors", "escapes", "files", "images", "progress", "registry"}
-COMMON |= {"state", "workers"}
+COMMON |= {"state", "executors", "ray_executor"}
 
 
 def imported_parts(path: Path) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 import warnings
 from pathlib import Path
@@ -10,13 +11,13 @@ from typing import Any
 
 import pytest
 from data_files import random_images, write_image
-from mishaps import Doubling
+from mishaps import double
 from PIL import Image
 from typer.testing import CliRunner
 
 from tta_panda.cli import app, main
-from tta_panda.engines.base import prepare_worker
 from tta_panda.errors import TtaPandaWarning
+from tta_panda.executors import load_function
 
 pytestmark = pytest.mark.filterwarnings("ignore::tta_panda.errors.TtaPandaWarning")
 
@@ -114,6 +115,6 @@ def test_notes_are_shown_once(
 
 def test_workers_do_not_repeat_notes() -> None:
     with warnings.catch_warnings(record=True) as caught:
-        prepare_worker(Doubling(), 1)
+        load_function(pickle.dumps(double), 1)
         warnings.warn("said while planning", TtaPandaWarning, stacklevel=1)
     assert caught == []

@@ -12,12 +12,12 @@ from data_files import write_cifar_c, write_clean_cifar
 from test_cli import Outside
 
 from tta_panda.cli import app, main
-from tta_panda.engines.local import LocalEngine
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.evaluation.evaluator import Evaluator
 from tta_panda.evaluation.memory import PeakMemory
 from tta_panda.evaluation.run import Runner
 from tta_panda.evaluation.store import RunStore
+from tta_panda.executors import ProcessExecutor, SerialExecutor
 from tta_panda.experiments import EXPERIMENTS
 from tta_panda.experiments.reproduction import divide_work
 from tta_panda.experiments.setup import Setup
@@ -69,19 +69,11 @@ def test_timed_runs_stand_alone_and_have_records_of_their_own(tmp_path):
         [Setup(quick=True)],
         tmp_path,
         lambda store, setup, runs, timed: Runner(
-            store, Evaluator(setup.sources, timed=timed), LocalEngine(1 if timed else 2)
+            store, Evaluator(setup.sources, timed=timed), SerialExecutor() if timed else ProcessExecutor(2)
         ),
     )
-    assert (together.runner.evaluator.timed, together.runner.engine.workers, together.runner.store.root) == (
-        False,
-        2,
-        tmp_path,
-    )
-    assert (timed.runner.evaluator.timed, timed.runner.engine.workers, timed.runner.store.root) == (
-        True,
-        1,
-        tmp_path / "timed",
-    )
+    assert (together.runner.evaluator.timed, together.runner.store.root) == (False, tmp_path)
+    assert (timed.runner.evaluator.timed, timed.runner.store.root) == (True, tmp_path / "timed")
 
 
 def test_one_page_holds_everything(tmp_path, capsys):

@@ -26,8 +26,8 @@ from tta_panda.evaluation.metrics import GroupedMetrics, Scores, StreamMetrics, 
 from tta_panda.evaluation.plan import Sources
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.evaluation.store import RunStore
+from tta_panda.executors import available_cores
 from tta_panda.methods.sharing import SharedFeatures
-from tta_panda.workers import available_cores
 
 METHODS = ["clip", "clip+panda", "tent", "tent+panda"]
 MINI = Sources("mini")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 from records import make_record
 from typer.testing import CliRunner
@@ -13,7 +16,7 @@ from typer.testing import CliRunner
 from tta_panda.cli import app
 from tta_panda.errors import MissingExtraError, StoreError, UnknownNameError
 from tta_panda.evaluation.store import RunStore, load_records
-from tta_panda.files import flat, write_rows
+from tta_panda.files import atomic_path, flat, remove_parts, write_atomically, write_rows
 
 ROWS = [{"name": "=1+1", "beta": "auto", "lr": 1}, {"name": "a\n\udcff", "beta": 0.5, "more": None, "lr": 0.1}]
 
@@ -81,3 +84,37 @@ def test_report_writes_the_rows_of_a_folder(folder, tmp_path):
     assert list(rows[0]) == list(dict.fromkeys(name for row in expected for name in row))
     assert [(row["record"], float(row["accuracy"])) for row in rows] == [(r["record"], 0.5) for r in expected]
     assert (folder / "report.html").exists()
+
+
+def fail_halfway(target: Path) -> None:
+    with atomic_path(target) as part:
+        part.write_text("half")
+        assert target.read_text() == "first"
+        raise RuntimeError
+
+
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "note.json"
+    write_atomically(target, "first")
+    with pytest.raises(RuntimeError):
+        fail_halfway(target)
+    assert target.read_text() == "first"
+    write_atomically(target, "zwölf".encode())
+    assert target.read_text("utf-8") == "zwölf"
+    assert os.listdir(tmp_path) == ["note.json"]
+
+
+def test_temporary_names_differ_and_keep_the_suffix(tmp_path: Path) -> None:
+    with atomic_path(tmp_path / "a.npy") as first, atomic_path(tmp_path / "a.npy") as second:
+        assert first != second
+        for part in (first, second):
+            assert part.parent == tmp_path and part.suffix == ".npy" and part.name.startswith(".")
+            np.save(part, np.arange(3))  # numpy would append the suffix
+    assert os.listdir(tmp_path) == ["a.npy"]
+
+
+def test_parts_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".a.0123456789abcdef.part.npy").write_text("half")
+    (tmp_path / "a.npy").write_text("whole")
+    remove_parts(tmp_path)
+    assert os.listdir(tmp_path) == ["a.npy"]

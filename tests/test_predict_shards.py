@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import tta_panda
 from tta_panda.cli import app
 from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
-from tta_panda.engines.local import LocalEngine
 from tta_panda.errors import DataError, InvalidInputError
+from tta_panda.executors import SerialExecutor
 from tta_panda.prediction.files import as_row, read_rows
 from tta_panda.prediction.recipe import Recipe
 from tta_panda.prediction.shards import ShardedJob, ShardPrediction
@@ -33,7 +33,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def make_job(output: Path, recipe: Recipe = RECIPE) -> ShardedJob:
-    return ShardedJob(ShardPrediction(recipe, batch_size=3), LocalEngine(), output, shard_size=5)
+    return ShardedJob(ShardPrediction(recipe, batch_size=3), SerialExecutor(), output, shard_size=5)
 
 
 def test_every_shard_is_a_stream_of_its_own(paths: list[str], tmp_path: Path, mini_classifier) -> None:

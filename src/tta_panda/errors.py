@@ -9,7 +9,7 @@
     ├── DataError           a data set is absent or its files are not what they should be
     │   └── BrokenImageError        an image cannot be decoded
     ├── StoreError          results or states cannot be written or read back
-    ├── WorkerError         worker processes or a cluster cannot be started or reached
+    ├── WorkerError         worker processes or a cluster cannot be started or reached, or a task failed there
     └── NumericalError      a computation gave NaN or infinity                               (also an ArithmeticError)
 
 A message says what was given, what is expected, and what to do. The command line prints it without a traceback. A
@@ -88,7 +88,11 @@ class StoreError(TtaPandaError):
 
 
 class WorkerError(TtaPandaError):
-    """Worker processes or a cluster cannot be started or reached."""
+    """Worker processes or a cluster cannot be started or reached, or a task failed there; `traceback` is its own."""
+
+    def __init__(self, message: str, traceback: str = ""):
+        super().__init__(message)
+        self.traceback = traceback
 
 
 class NumericalError(TtaPandaError, ArithmeticError):

@@ -16,8 +16,8 @@ from PIL import Image
 from records import make_runner, plan, without_time
 
 import tta_panda
-from tta_panda.engines.ray import RayEngine
 from tta_panda.evaluation.store import RunStore
+from tta_panda.ray_executor import RayExecutor
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.faults, pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")]
@@ -83,7 +83,7 @@ def test_a_node_is_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             cluster.remove_node(nodes.pop(), allow_graceful=False)
 
     try:
-        outcome = make_runner(tmp_path / "ray", engine=RayEngine(cluster.address, 3)).run(configs, remove_a_node)
+        outcome = make_runner(tmp_path / "ray", executor=RayExecutor(cluster.address, 3)).run(configs, remove_a_node)
     finally:
         cluster.shutdown()
     assert len(nodes) == 1 and not capsys.readouterr().out

@@ -66,8 +66,8 @@ def _version(package: str) -> str | None:
 def _devices() -> dict[str, str]:
     import torch
 
+    from tta_panda.executors import available_cores
     from tta_panda.models.devices import AUTO, resolve_device
-    from tta_panda.workers import available_cores
 
     devices = {"cpu": f"{available_cores()} cores, {torch.get_num_threads()} threads, {platform.machine()}"}
     if torch.cuda.is_available():

@@ -12,9 +12,9 @@ from tta_panda.errors import InvalidInputError, UnknownNameError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tta_panda.engines.base import Engine
     from tta_panda.evaluation.config import RunConfig
     from tta_panda.evaluation.plan import Sources
+    from tta_panda.executors import Executor
 
 LOCAL, RAY = "local", "ray"
 
@@ -66,22 +66,22 @@ class EngineOptions:
 
         return self.device if self.checked_engine() == RAY else resolve_device(self.device)
 
-    def make_engine(self, workers: int) -> Engine:
-        """The engine that was asked for; `workers` where that was left open, and this machine does the work."""
+    def make_executor(self, workers: int) -> Executor:
+        """The executor that was asked for; `workers` where that was left open, and this machine does the work."""
         if self.checked_engine() == RAY:
-            from tta_panda.engines.ray import RayEngine
+            from tta_panda.ray_executor import RayExecutor
 
             gpus = 0.0 if self.device == "cpu" else self.gpus_per_worker
-            return RayEngine(self.address, self.workers, gpus)
-        from tta_panda.engines.local import LocalEngine
+            return RayExecutor(self.address, self.workers, gpus)
+        from tta_panda.executors import local_executor
 
-        return LocalEngine(self.workers or workers)
+        return local_executor(self.workers or workers)
 
 
 def default_workers(configs: Sequence[RunConfig], sources: Sources, device: str) -> int:
     """One process per core for long work with a model that is too small for threads to pay; else one."""
+    from tta_panda.executors import available_cores
     from tta_panda.models import model_source
-    from tta_panda.workers import available_cores
 
     if device != "cpu" or not model_source(sources.model).small:
         return 1

@@ -104,7 +104,7 @@ def _predict_shards(options: PredictOptions, places: Sequence[Path], paths: list
 
     output = cast(Path, options.output)
     work = ShardPrediction(options.recipe(places), options.batch_size)
-    job = ShardedJob(work, options.make_engine(1), output, options.shard_size)
+    job = ShardedJob(work, options.make_executor(1), output, options.shard_size)
     if job.start(paths, resume=options.resume):
         _run_shards(job, len(paths))
     else:

@@ -102,7 +102,7 @@ class CommonOptions(EngineOptions):
         device = self.usable_device()
         evaluator = Evaluator(sources, device, timed=timed, cache=self.cache)
         options = replace(self, workers=1) if timed else self
-        return Runner(store, evaluator, options.make_engine(default_workers(configs, sources, device)))
+        return Runner(store, evaluator, options.make_executor(default_workers(configs, sources, device)))
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from tta_panda.evaluation.config import RunConfig, by_stream
 from tta_panda.evaluation.evaluator import Evaluator, open_stream
 from tta_panda.evaluation.loop import run_stream
 from tta_panda.evaluation.run import Runner
+from tta_panda.executors import available_cores
 from tta_panda.methods.base import Method
 from tta_panda.models import Classifier
-from tta_panda.workers import available_cores
 
 _IMAGES = 40
 """How many images, their views included, a group of methods is measured on."""
@@ -26,7 +26,7 @@ def estimate_seconds(configs: Sequence[RunConfig], runner: Runner) -> float:
     """Wall time of these runs by this runner, roughly. Domains are taken to be like the first of them."""
     if not configs:
         return 0.0
-    threads, workers = torch.get_num_threads(), runner.engine.workers or 1
+    threads, workers = torch.get_num_threads(), getattr(runner.executor, "workers", None) or 1
     dataset, classifier = runner.evaluator.load(configs[0].stream)
     first = open_stream(replace(configs[0].stream, batch_size=_IMAGES), dataset, classifier)
     images, of_domain = next(iter(first))[0], len(first.plan) // len(first.visits)

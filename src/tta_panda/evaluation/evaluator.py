@@ -13,7 +13,7 @@ from torch import nn
 from tta_panda.data import load_data
 from tta_panda.data.dataset import UNLABELLED, Dataset
 from tta_panda.data.stream import Domains, Stream
-from tta_panda.errors import DataError, UnsupportedModelError
+from tta_panda.errors import DataError, NumericalError, UnsupportedModelError
 from tta_panda.evaluation.config import RunConfig, StreamConfig
 from tta_panda.evaluation.loop import Evaluation, run_stream, shared_passes, warm_up
 from tta_panda.evaluation.outcome import Outcome
@@ -93,8 +93,10 @@ class Evaluator:
             warm_up(methods[0], next(iter(stream))[0])
         evaluations = run_stream(methods, stream, share=not self.timed, advance=advance, cache=model.cache)
         for config, evaluation in zip(runs, evaluations, strict=True):
-            if evaluation.divergence:
-                outcome.diverged[config.key] = FailedRun(config=config, message=str(evaluation.divergence))
+            if isinstance(evaluation.error, NumericalError):
+                outcome.diverged[config.key] = FailedRun.of(config, evaluation.error)
+            elif evaluation.error:
+                outcome.failed[config.key] = FailedRun.of(config, evaluation.error)
             else:
                 outcome.records[config.key] = self._record(config, evaluation, model)
             evaluation.method.reset()  # frees what it remembers

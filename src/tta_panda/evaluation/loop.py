@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tta_panda.data.stream import Stream
-from tta_panda.errors import DataError, InvalidInputError, NumericalError
+from tta_panda.errors import DataError, InvalidInputError, NumericalError, TtaPandaError
 from tta_panda.evaluation.memory import PeakMemory
 from tta_panda.evaluation.metrics import GroupedMetrics, Groups, Scores, StreamMetrics, group_images
 from tta_panda.evaluation.record import EvaluationResult, Measurement, PassesPerBatch, Tenth
@@ -56,8 +56,8 @@ def evaluate(
         )
     passes = None if cache is None else FeatureCache(cache, method.classifier.model)
     [evaluation] = run_stream([method], batches, share=passes is not None, reset=reset, cache=passes)
-    if evaluation.divergence:
-        raise evaluation.divergence
+    if evaluation.error:
+        raise evaluation.error
     return evaluation.result()
 
 
@@ -83,7 +83,7 @@ class Evaluation:
         self._passes_before = dataclasses.replace(method.passes)
         self._mishaps_before = method.restarts, method.skipped_steps
         self.peak_memory: int | None = None
-        self.divergence: NumericalError | None = None
+        self.error: Exception | None = None
         """Why it ended early, if it did; methods that share passes with this one go on."""
 
     def predict(self, predict: Callable[[], Tensor], seconds: float = 0.0) -> Tensor | None:
@@ -91,8 +91,10 @@ class Evaluation:
         start = time.perf_counter()
         try:
             logits = predict().cpu()  # within the measured time: a GPU returns before its work is done
-        except NumericalError as error:
-            self.divergence = error
+        except Exception as error:
+            if isinstance(error, TtaPandaError) and not isinstance(error, NumericalError):
+                raise  # the user has to correct something
+            self.error = error
             return None
         self.seconds += seconds + time.perf_counter() - start
         return logits
@@ -209,7 +211,7 @@ class _SingleStep:
         self.evaluation = evaluation
 
     def __call__(self, images: Tensor, batch: Labelled) -> None:
-        if self.evaluation.divergence:
+        if self.evaluation.error:
             return
         logits = self.evaluation.predict(lambda: self.evaluation.method.adapt(images))
         if logits is not None:
@@ -238,7 +240,7 @@ class _SharedStep:
         """Let some methods predict, and measure their predictions together."""
         predicted: dict[Evaluation, Tensor] = {}
         for evaluation, method in members:
-            if evaluation.divergence:
+            if evaluation.error:
                 continue
             encoded, seconds = shared.part_of(method.features)
             logits = evaluation.predict(partial(method.adapt_encoded, encoded), seconds)

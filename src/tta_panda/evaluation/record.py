@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tta_panda import __version__
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.metrics import StreamMetrics
+from tta_panda.executors import as_worker_error
 from tta_panda.methods.passes import EncoderPasses
 
 
@@ -165,6 +166,12 @@ class FailedRun(BaseModel):
 
     config: RunConfig
     message: str
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, config: RunConfig, error: Exception) -> FailedRun:
+        error = as_worker_error(error)
+        return cls(config=config, message=str(error), traceback=getattr(error, "traceback", ""))
 
 
 _PER_CLASS = {"predicted_counts", "label_counts", "mean_probabilities"}

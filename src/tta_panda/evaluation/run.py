@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
-from tta_panda.engines.base import Done, Engine, Work
-from tta_panda.errors import DataError, UnsupportedModelError
+from tta_panda.errors import DataError, StoreError, UnsupportedModelError, WorkerError
 from tta_panda.evaluation.config import RunConfig, by_stream
 from tta_panda.evaluation.evaluator import Evaluator
 from tta_panda.evaluation.outcome import Outcome
 from tta_panda.evaluation.record import FailedRun
 from tta_panda.evaluation.store import RunStore
+from tta_panda.executors import Executor, Report
 from tta_panda.methods import METHODS, register_targets, registered_targets
 from tta_panda.methods.trained import TrainedMethod
 
@@ -33,12 +34,12 @@ class Runner:
     Args:
         store: where records are kept.
         evaluator: what makes them.
-        engine: where it does so.
+        executor: where it does so.
     """
 
     store: RunStore
     evaluator: Evaluator
-    engine: Engine
+    executor: Executor
 
     def missing(self, configs: Sequence[RunConfig]) -> list[RunConfig]:
         """The runs of which nothing is known yet."""
@@ -63,22 +64,15 @@ class Runner:
         return outcome
 
     def _make(self, configs: Sequence[RunConfig], advance: Advance) -> Iterator[Outcome]:
-        """Of several runs that fail together, each is tried alone: perhaps it was the fault of one."""
-        work = _Evaluation(self.evaluator, registered_targets({config.method.parsed.base for config in configs}))
+        own_methods = registered_targets({config.method.parsed.base for config in configs})
         tasks: list[list[RunConfig]] = [[config] for config in configs] if self.evaluator.timed else divide(configs)
-        while tasks:
-            together: list[RunConfig] = []
-            with closing(self.engine.run(work, tasks, advance)) as settled:
-                for each in settled:
-                    if isinstance(each, Done):
-                        self._save(each.result)
-                        yield each.result
-                    elif len(each.task) > 1:
-                        together += each.task
-                    else:
-                        [config] = each.task
-                        yield Outcome(failed={config.key: FailedRun(config=config, message=each.reason)})
-            tasks = [[config] for config in together]
+        with closing(self.executor.run(partial(_evaluate, self.evaluator, own_methods), tasks, advance)) as finished:
+            for task, result in finished:
+                if isinstance(result, StoreError | WorkerError):
+                    yield Outcome(failed={config.key: FailedRun.of(config, result) for config in task})
+                else:
+                    self._save(result)
+                    yield result
 
     def _save(self, outcome: Outcome) -> None:
         for record in outcome.records.values():
@@ -100,13 +94,7 @@ def _trains(config: RunConfig) -> bool:
     return issubclass(METHODS.get(config.method.parsed.base), TrainedMethod)
 
 
-@dataclass
-class _Evaluation(Work[Task, Outcome]):
-    evaluator: Evaluator
-    own_methods: Mapping[str, str | None]
-
-    def prepare(self) -> None:
-        register_targets(self.own_methods)
-
-    def __call__(self, task: Task, advance: Callable[[float], None]) -> Outcome:
-        return self.evaluator.evaluate(task, advance)
+def _evaluate(evaluator: Evaluator, own_methods: Mapping[str, str | None], task: Task, report: Report) -> Outcome:
+    """Evaluate runs where methods of the user's own may not be registered yet."""
+    register_targets({name: target for name, target in own_methods.items() if name not in METHODS})
+    return evaluator.evaluate(task, report)

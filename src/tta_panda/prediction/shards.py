@@ -15,7 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tta_panda.engines.base import Engine, Failed, Work
+from tta_panda.errors import StoreError, WorkerError
+from tta_panda.executors import Executor, Report
 from tta_panda.files import make_writable, remove_parts, save_file
 from tta_panda.prediction.files import Row, file_format
 from tta_panda.prediction.job import PredictionJob
@@ -35,7 +36,7 @@ class Shard(NamedTuple):
 
 
 @dataclass
-class ShardPrediction(Work[Shard, dict[str, Any]]):
+class ShardPrediction:
     """Predicts shards; model and method are made once per worker."""
 
     recipe: Recipe
@@ -48,30 +49,30 @@ class ShardPrediction(Work[Shard, dict[str, Any]]):
     def __getstate__(self) -> dict[str, Any]:
         return {"recipe": self.recipe, "batch_size": self.batch_size}
 
-    def __call__(self, task: Shard, advance: Callable[[float], None]) -> dict[str, Any]:
+    def __call__(self, task: Shard, report: Report) -> dict[str, Any]:
         method, decoder, label_of = self._predictor
         method.reset()
         job = PredictionJob(method, decoder, self.batch_size, {}, label_of)
         rows: list[Row] = []
         for batch in job.run(task.paths):
             rows += batch
-            advance(len(batch) / len(task.paths))
+            report(len(batch) / len(task.paths))
         return {"rows": rows, "summary": job.summary.to_json()}
 
 
 @dataclass
 class ShardedJob:
-    """Paths to rows, on an engine.
+    """Paths to rows, on an executor.
 
     Args:
         work: what predicts a shard.
-        engine: where.
+        executor: where.
         output: file for the rows.
         shard_size: pictures of a shard.
     """
 
     work: ShardPrediction
-    engine: Engine
+    executor: Executor
     output: Path
     shard_size: int
     summary: Summary | None = None
@@ -118,13 +119,13 @@ class ShardedJob:
         advance(sum(len(shard.paths) for shard in self.shards) - sum(len(shard.paths) for shard in missing))
         failed: dict[Shard, str] = {}
         with closing(
-            self.engine.run(self.work, missing, lambda shard, share: advance(share * len(shard.paths)))
-        ) as settled:
-            for each in settled:
-                if isinstance(each, Failed):
-                    failed[each.task] = each.reason
+            self.executor.run(self.work, missing, lambda shard, share: advance(share * len(shard.paths)))
+        ) as finished:
+            for shard, result in finished:
+                if isinstance(result, StoreError | WorkerError):
+                    failed[shard] = str(result)
                 else:
-                    save_file(self._path(each.task), json.dumps(each.result))
+                    save_file(self._path(shard), json.dumps(result))
         if not failed:
             self._join()
         return failed

@@ -7,6 +7,7 @@ earlier call with the same settings has made is not made again, unless the image
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -26,9 +27,9 @@ from tta_panda.data.read.folders import CLASS_LIST
 from tta_panda.data.read.listing import Found, images_in
 from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning, UnknownNameError
 from tta_panda.escapes import path_text
+from tta_panda.executors import local_executor
 from tta_panda.files import atomic_path, locked, remove_parts, write_atomically
 from tta_panda.images import read_image
-from tta_panda.workers import worker_pool
 
 _JPEG = {"quality": 85}
 _SAVING: dict[str, dict[str, Any]] = {".jpg": _JPEG, ".jpeg": _JPEG, ".jfif": _JPEG, ".webp": {"lossless": True}}
@@ -60,15 +61,17 @@ def corrupt_folder(
     images = _images(source, target)
     job = _Job(source, target, names, tuple(dict.fromkeys(severities)), seed, parameters, textures)
     skipped = {}
-    with locked(target, "another OUT"), worker_pool(workers, job) as pool_map:
+    executor = local_executor(workers)
+    with locked(target, "another OUT"):
         remove_parts(target, nested=True)
         _write_notes(job, frost)
         if (source / CLASS_LIST).is_file():
             write_atomically(target / CLASS_LIST, (source / CLASS_LIST).read_bytes())
-        for image, error in zip(images, pool_map(_corrupt_file, images), strict=True):
-            if error is not None:
-                skipped[path_text(image)] = error
-            advance(1 / len(images))
+        with contextlib.closing(executor.map(functools.partial(_corrupt_file, job), images)) as errors:
+            for image, error in zip(images, errors, strict=True):
+                if error is not None:
+                    skipped[path_text(image)] = error
+                advance(1 / len(images))
     return len(images) - len(skipped), skipped
 
 

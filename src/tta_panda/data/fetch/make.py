@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,8 @@ from tta_panda.data.corruptions.frost import load_frost_textures, textures_name
 from tta_panda.data.fetch.corruption_file import CorruptionFile
 from tta_panda.data.read.cifar import LABELS, SEVERITIES, CorruptedCifar, open_array
 from tta_panda.errors import DataError, UnknownNameError
+from tta_panda.executors import local_executor
 from tta_panda.files import atomic_path, locked, remove_parts
-from tta_panda.workers import worker_pool
 
 Images = NDArray[np.uint8]
 
@@ -46,26 +48,27 @@ def make_corrupted(
     textures = load_frost_textures(frost) if frost else None
     clean = source.clean.load_from(clean_root)
     folder = root / source.folder
-    shared = clean.images, functools.partial(corrupt_batch, seed=seed, parameters="cifar", frost_textures=textures)
-    with locked(folder), worker_pool(workers, shared) as pool_map:
+    corrupt = functools.partial(corrupt_batch, seed=seed, parameters="cifar", frost_textures=textures)
+    executor = local_executor(workers)
+    with locked(folder):
         remove_parts(folder)
         _write_labels(folder / LABELS, clean.labels)
         files = {name: _corruption_file(folder, name, len(clean), seed, frost) for name in names}
         missing = {name: sorted(set(severities) - set(file.severities())) for name, file in files.items()}
         starts = range(0, len(clean), _IMAGES_AT_ONCE)
-        count = len(starts) * sum(map(len, missing.values()))
-        for name, lacking in missing.items():
-            if lacking:
-                parts = pool_map(_corrupt, [(name, severity, first) for severity in lacking for first in starts])
-                files[name].write(lacking, parts, functools.partial(advance, name, 1 / count))
+        tasks = [(name, severity, first) for name in names for severity in missing[name] for first in starts]
+        with contextlib.closing(executor.map(functools.partial(_corrupt, clean.images, corrupt), tasks)) as parts:
+            for name in filter(missing.get, names):
+                own = itertools.islice(parts, len(starts) * len(missing[name]))
+                files[name].write(missing[name], own, functools.partial(advance, name, 1 / len(tasks)))
         return [
             {"file": str(file.path), "made": missing[name], "holds": file.severities()} for name, file in files.items()
         ]
 
 
-def _corrupt(shared: tuple[Images, Callable[..., Images]], task: tuple[str, int, int]) -> tuple[int, int, Images]:
+def _corrupt(clean: Images, corrupt: Callable[..., Images], task: tuple[str, int, int]) -> tuple[int, int, Images]:
     """A part of a file: severity, index of the first image, images."""
-    (clean, corrupt), (name, severity, first) = shared, task
+    name, severity, first = task
     return severity, first, corrupt(clean[first : first + _IMAGES_AT_ONCE], name, severity, first_index=first)
 
 

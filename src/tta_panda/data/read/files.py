@@ -17,8 +17,8 @@ from tta_panda.data.dataset import UNLABELLED, Indices, Labels, check_labels, ch
 from tta_panda.data.read.cache import remembered
 from tta_panda.errors import BrokenImageError, DataError, TtaPandaWarning
 from tta_panda.escapes import path_text
+from tta_panda.executors import available_cores
 from tta_panda.images import AS_SHOWN, Decoding, Framing, read_image
-from tta_panda.workers import available_cores
 
 _MOST_THREADS = 16  # Pillow and hashlib release the interpreter's lock, so threads are enough
 _SMALL = 32  # pixels a side: large JPEG files are checked in reduced size

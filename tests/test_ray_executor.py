@@ -1,4 +1,4 @@
-"""The Ray engine on a real cluster of several nodes; tests/faults/test_ray.py has what takes longer."""
+"""The Ray executor on a real cluster of several nodes; tests/faults/test_ray.py has what takes longer."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mishaps import Doubling, Job
+from mishaps import Job, double
 from records import make_runner, plan, without_time
 from typer.testing import CliRunner
 
 from tta_panda import register_method
 from tta_panda.cli import app
-from tta_panda.engines.base import Done, Failed
-from tta_panda.engines.ray import Machine, RayEngine, Share, divide
 from tta_panda.errors import InvalidInputError, MissingExtraError, WorkerError
+from tta_panda.executors import TRIES
+from tta_panda.ray_executor import Machine, RayExecutor, Share, divide
 
 pytest.importorskip("ray")
 
@@ -46,16 +46,16 @@ def test_there_must_be_room_for_one() -> None:
 
 def test_mistakes_get_a_sentence(monkeypatch, tmp_path) -> None:
     with pytest.raises(WorkerError, match=r"no Ray cluster at 127\.0\.0\.1:1 .*ray start --head"):
-        list(RayEngine("127.0.0.1:1").run(Doubling(), [Job(1)], lambda _job, _share: None))
+        list(RayExecutor("127.0.0.1:1").run(double, [Job(1)]))
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"pip install \"tta-panda\[ray\]\""):
-        list(RayEngine().run(Doubling(), [Job(1)], lambda _job, _share: None))
+        list(RayExecutor().run(double, [Job(1)]))
     for options, message in {
         ("--address", "auto"): "--engine ray",
         ("--gpus-per-worker", "1"): "--engine ray",
         ("--engine", "rya"): "'ray'",
     }.items():
-        result = CliRunner().invoke(app, ["run", *options, "-o", str(tmp_path)])
+        result = CliRunner().invoke(app, ["bench", *options, "-o", str(tmp_path)])
         assert result.exit_code == 1 and message in str(result.exception)
 
 
@@ -71,15 +71,15 @@ def cluster() -> Iterator[str]:
     cluster.shutdown()
 
 
-def test_records_are_those_of_the_local_engine(cluster: str, tmp_path: Path, registered: None) -> None:
+def test_records_are_those_of_this_process(cluster: str, tmp_path: Path, registered: None) -> None:
     register_method("mishap", "mishaps:Mishap")
     for folder in ("local", "ray"):
         (tmp_path / folder).mkdir()
     outcomes = {}
-    for name, engine in {"local": None, "ray": RayEngine(cluster)}.items():
+    for name, executor in {"local": None, "ray": RayExecutor(cluster)}.items():
         settings = {"kind": "die", "folder": str(tmp_path / name), "times": int(name == "ray")}
         configs = plan(["clip+panda", "tent", "mishap"], settings=settings, limit=20)
-        runner = make_runner(tmp_path / "runs" / name, engine=engine)
+        runner = make_runner(tmp_path / "runs" / name, executor=executor)
         outcomes[name] = runner.run(configs)
         assert runner.store.existing(configs) == outcomes[name].records
     assert len(list((tmp_path / "ray").iterdir())) == 1  # a worker was killed
@@ -90,11 +90,20 @@ def test_records_are_those_of_the_local_engine(cluster: str, tmp_path: Path, reg
         assert without_time(one) == without_time(other)
 
 
-def test_a_task_that_raises_is_reported_and_the_others_are_done(cluster: str, tmp_path: Path) -> None:
-    jobs = [Job(0), Job(1, "raise", tmp_path, 99), Job(2)]
-    settled = list(RayEngine(cluster, 2).run(Doubling(), jobs, lambda _job, _share: None))
-    assert sorted(each.result[0] for each in settled if isinstance(each, Done)) == [0, 4]
-    [failed] = [each for each in settled if isinstance(each, Failed)]
-    assert failed.task.number == 1 and failed.reason.startswith("RuntimeError: out of luck (mishaps.py, line")
+def test_tasks_that_raise_or_lose_their_workers_are_reported(
+    cluster: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind in ("raise", "die"):
+        (tmp_path / kind).mkdir()
+    jobs = [Job(0), *(Job(1, kind, tmp_path / kind, 99) for kind in ("raise", "die")), Job(2)]
+    results = {}
+    for job, result in RayExecutor(cluster, 2).run(double, jobs):
+        print(job.number)  # stdout is that of the caller between results
+        results[job] = result
+    assert capsys.readouterr().out.split() == [str(job.number) for job in results]
+    assert (results[jobs[0]][0], results[jobs[3]][0]) == (0, 4)
+    assert str(results[jobs[1]]).startswith("RuntimeError: out of luck (mishaps.py, line")
+    assert "in double" in results[jobs[1]].traceback and len(list((tmp_path / "raise").iterdir())) == 1
+    assert "lost 3 times" in str(results[jobs[2]]) and len(list((tmp_path / "die").iterdir())) == TRIES
     with pytest.raises(InvalidInputError, match="beta must be at least 0"):
-        list(RayEngine(cluster).run(Doubling(), [Job(0, "refuse", tmp_path, 99)], lambda _job, _share: None))
+        list(RayExecutor(cluster).run(double, [Job(0, "refuse", tmp_path, 99)]))

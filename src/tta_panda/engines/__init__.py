@@ -1,1 +1,0 @@
-"""Where work is done: in this process, in several of this machine, or on a Ray cluster."""

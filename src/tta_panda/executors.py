@@ -1,0 +1,262 @@
+"""Run tasks in this process or in several processes of this machine; `ray_executor.py` runs them on a cluster.
+
+A task whose worker process is lost (killed, out of memory) is run again. A task that raises is not: it would raise
+again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tta_panda.errors import InvalidInputError, StoreError, TtaPandaError, TtaPandaWarning, WorkerError
+
+TRIES = 3
+"""How often a task is run if its worker is lost."""
+
+LOST = f"Its worker process was lost {TRIES} times, perhaps because memory ran out. Use fewer --workers."
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+Report = Callable[[float], None]
+"""Called by a task with the share of it that was just done."""
+
+
+class Executor(ABC):
+    """Runs a function on tasks. Results do not depend on which executor it is, nor on its number of workers."""
+
+    @abstractmethod
+    def run(
+        self,
+        function: Callable[[Task, Report], Result],
+        tasks: Iterable[Task],
+        report: Callable[[Task, float], None] = lambda _task, _share: None,
+    ) -> Generator[tuple[Task, Result | StoreError | WorkerError]]:
+        """Run `function(task, report)` on all tasks; yield each task with its result or error as it finishes.
+
+        Errors that the user has to correct, such as an unknown name, are raised at once. Closing the generator ends
+        the workers.
+
+        Args:
+            function: sent to each worker once, with everything that it refers to.
+            report: called with a task and the share of it that was just done.
+        """
+
+    def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Generator[Result]:
+        """Yield `function(task)` in the order of the tasks; raise the first error."""
+        finished: dict[int, Result] = {}
+        position = 0
+        with contextlib.closing(self.run(partial(_run_numbered, function), enumerate(tasks))) as results:
+            for (number, _), result in results:
+                if isinstance(result, StoreError | WorkerError):
+                    raise result
+                finished[number] = result
+                while position in finished:
+                    yield finished.pop(position)
+                    position += 1
+
+
+def _run_numbered(function: Callable[[Task], Result], task: tuple[int, Task], _report: Report) -> Result:
+    return function(task[1])
+
+
+def run_task(function: Callable[[Task, Report], Result], task: Task, report: Report) -> Result | TtaPandaError:
+    """The result of a task, or the error that it ended in."""
+    try:
+        return function(task, report)
+    except Exception as error:
+        return as_worker_error(error)
+
+
+def as_worker_error(error: Exception) -> TtaPandaError:
+    """Our own errors as they are; any other as a `WorkerError` with its type, message, place and traceback."""
+    if isinstance(error, TtaPandaError):
+        return error
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return WorkerError(f"{type(error).__name__}: {error}{place}", "".join(traceback.format_exception(error)))
+
+
+def reportable(result: Result | TtaPandaError) -> Result | StoreError | WorkerError:
+    """Raise errors that the user has to correct. The disk of a single worker may be full, so that is not one."""
+    if isinstance(result, TtaPandaError) and not isinstance(result, StoreError | WorkerError):
+        raise result
+    return result
+
+
+def local_executor(workers: int | None) -> Executor:
+    """An executor of this machine: None is one process per core, and 1 is this process."""
+    if workers is None:
+        workers = available_cores()
+    if workers < 1:
+        raise InvalidInputError(f"The number of workers must be at least 1, got {workers}.")
+    return SerialExecutor() if workers == 1 else ProcessExecutor(workers)
+
+
+class SerialExecutor(Executor):
+    """Runs one task after the other in this process."""
+
+    def run(
+        self,
+        function: Callable[[Task, Report], Result],
+        tasks: Iterable[Task],
+        report: Callable[[Task, float], None] = lambda _task, _share: None,
+    ) -> Generator[tuple[Task, Result | StoreError | WorkerError]]:
+        for task in tasks:
+            yield task, reportable(run_task(function, task, partial(report, task)))
+
+
+class ProcessExecutor(Executor):
+    """Runs tasks in processes that share the cores of this machine."""
+
+    def __init__(self, workers: int):
+        self.workers = workers
+
+    def run(
+        self,
+        function: Callable[[Task, Report], Result],
+        tasks: Iterable[Task],
+        report: Callable[[Task, float], None] = lambda _task, _share: None,
+    ) -> Generator[tuple[Task, Result | StoreError | WorkerError]]:
+        waiting = deque((task, 1) for task in tasks)
+        # However few tasks are left: the last bits of a result can depend on the number of threads.
+        start = partial(_WorkerProcess, pickle.dumps(function), max(1, available_cores() // self.workers))
+        idle = [start() for _ in range(min(self.workers, len(waiting)))]
+        running: dict[Future[Any], tuple[_WorkerProcess, Task, int]] = {}
+        try:
+            while waiting or running:
+                while waiting and idle:
+                    task, tries = waiting.popleft()
+                    worker = idle.pop()
+                    running[worker.submit(_run_in_worker, task)] = worker, task, tries
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    worker, task, tries = running.pop(future)
+                    lost = isinstance(future.exception(), BrokenProcessPool)
+                    if lost:
+                        worker.kill()
+                        worker = start()
+                    idle.append(worker)
+                    if lost and tries < TRIES:
+                        waiting.append((task, tries + 1))
+                        continue
+                    report(task, 1.0)
+                    yield task, WorkerError(LOST) if lost else reportable(future.result())
+        finally:
+            for worker in (*idle, *(worker for worker, _, _ in running.values())):
+                worker.kill()
+
+
+_INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
+"""Terminals and schedulers send these to all processes of a command. The main process ends the others."""
+
+
+class _WorkerProcess(ProcessPoolExecutor):
+    """A pool of one process, so that the loss of one worker breaks no other task."""
+
+    def __init__(self, function: bytes, threads: int):
+        # "spawn", because a process with threads (torch, OpenCV) must not be forked.
+        super().__init__(1, multiprocessing.get_context("spawn"), _start_worker, (function, threads))
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        with _interruptions_blocked():  # the first task starts the process, which inherits the signal mask
+            return super().submit(function, *args, **kwargs)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        for process in list((self._processes or {}).values()):
+            process.kill()
+        self.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _interruptions_blocked() -> Iterator[None]:
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTIONS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_function: Callable[[Any, Report], Any] | None = None  # set in worker processes only
+
+
+def _start_worker(function: bytes, threads: int) -> None:
+    for interruption in _INTERRUPTIONS:
+        signal.signal(interruption, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    global _function
+    _function = load_function(function, threads)
+
+
+def _run_in_worker(task: Any) -> Any:
+    assert _function is not None
+    return run_task(_function, task, lambda _share: None)
+
+
+def load_function(function: bytes, threads: int) -> Callable[[Any, Report], Any]:
+    """What a worker process runs: the function with this many threads, or one that raises why it cannot be loaded."""
+    warnings.simplefilter("ignore", TtaPandaWarning)  # the main process has shown them
+    try:
+        loaded: Callable[[Any, Report], Any] = pickle.loads(function)
+    except Exception as error:
+        return partial(_raise, as_worker_error(error))
+    import cv2
+
+    cv2.setNumThreads(1)  # the processes share the cores already
+    if "torch" in sys.modules:  # imported with the function, if it uses it
+        sys.modules["torch"].set_num_threads(threads)
+    return loaded
+
+
+def _raise(error: Exception, _task: object, _report: Report) -> None:
+    raise error
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is killed; it would otherwise wait for tasks forever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def available_cores() -> int:
+    """Number of cores this process may use: under SLURM, taskset or a container's quota, fewer than the machine has."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(affinity, _cpu_quota(Path("/proc/self/cgroup")))))
+
+
+def _cpu_quota(own_group: Path, groups: Path = Path("/sys/fs/cgroup")) -> float:
+    """Number of cores that control groups (version 2) grant to this process; infinity without a limit."""
+    try:
+        name = next(line[3:] for line in own_group.read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return math.inf
+    group = groups / name.strip("/")
+    quotas = [math.inf]
+    for folder in (group, *group.parents):  # the smallest limit on the way up counts
+        if folder.is_relative_to(groups):
+            with contextlib.suppress(OSError, ValueError):
+                granted, period = (folder / "cpu.max").read_text().split()
+                quotas.append(float(granted) / float(period))  # "max", no limit, is not a number
+    return min(quotas)
