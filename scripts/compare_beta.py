@@ -1,4 +1,4 @@
-"""Compare ways to debias CLIP, and rules for Panda's beta, over kinds of streams; nothing is trained.
+"""Compare ways to debias CLIP, and betas of Panda, over kinds of streams; nothing is trained.
 
 python scripts/compare_beta.py                                # the ten validation symbols
 python scripts/compare_beta.py --classes 200 --images 1000    # that many other symbols
@@ -30,14 +30,13 @@ from tta_panda.methods import create_method
 from tta_panda.methods.batch import Encoded
 from tta_panda.methods.features import undisturbed
 from tta_panda.models import Classifier, make_classifier
-from tta_panda.panda.beta import RULES
 
 Indices = NDArray[np.int64]
 Rng = np.random.Generator
 Batches = list[Indices]
 
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{f"panda, beta {beta}": ("clip+panda", {"beta": beta}) for beta in (0.2, 0.4, 0.8, *RULES)},
+    **{f"panda, beta {beta}": ("clip+panda", {"beta": beta}) for beta in (0.2, 0.4, 0.8, "auto")},
     **{name: (f"clip+{name}", {}) for name in ("center", "running", "level", "panda+level")},
 }
 

@@ -1,4 +1,4 @@
-"""Rules that choose beta against straight-line numpy, and what holds of all of them."""
+"""`beta="auto"` against straight-line numpy, and what holds of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from tta_panda.panda.absent import Variety, agreement
-from tta_panda.panda.beta import RULES, beta_rule
+from tta_panda.panda import Evidence
+from tta_panda.panda.beta import AutoBeta
+from tta_panda.panda.statistics import ClassDiversity, agreement
 
 GRID = np.linspace(0, 1, 21)
 SCALE = 20.0
@@ -32,9 +33,10 @@ def make_stream(classes: int, sizes=(40, 40, 9, 1), noise: float = 0.5, seed: in
     return made
 
 
-def choices(rule: str, stream: Stream) -> list[float]:
-    chooser = beta_rule(rule)
-    return [chooser.choose(torch.from_numpy(plain), torch.from_numpy(bias), SCALE, 9.0) for plain, bias in stream]
+def choices(stream: Stream, auto: AutoBeta | None = None) -> list[float]:
+    auto = auto or AutoBeta()
+    batches = [tuple(map(torch.from_numpy, batch)) for batch in stream]
+    return [auto.choose(Evidence(plain, plain, bias, SCALE, 9.0)) for plain, bias in batches]
 
 
 def weights_of_age(stream: Stream, upto: int, half_life: float = 200.0) -> list[float]:
@@ -54,14 +56,14 @@ def informative(stream: Stream, upto: int) -> float:
     return GRID[np.argmax(gains)] if max(gains) - gains[0] >= 1e-4 else 0.0
 
 
-def reference(rule: str, stream: Stream) -> list[float]:
+def reference(stream: Stream) -> list[float]:
     """Everything from the beginning for each batch, in double precision."""
     chosen: list[float] = []
     for upto in range(len(stream)):
         ages, past = weights_of_age(stream, upto), stream[: upto + 1]
         total = weight = mean = offset = images = 0.0
         for age, (plain, bias), last in zip(ages, past, [0.0, *chosen], strict=True):
-            absent = 1 - softmax(SCALE * (plain - (0.0 if rule == "shrinkage" else last) * bias))
+            absent = 1 - softmax(SCALE * (plain - last * bias))
             total = total + age * ((absent * plain).sum(0) + 0.02 * len(plain) * plain.mean())
             weight = weight + age * (absent.sum(0) + 0.02 * len(plain))
             offset, images = offset + age * len(plain) * bias[0], images + age * len(plain)
@@ -73,87 +75,84 @@ def reference(rule: str, stream: Stream) -> list[float]:
             deviations = plain - mean / seen
             deviations -= deviations.mean(1, keepdims=True)
             up, down = fade * up + deviations.max(1).sum(), fade * down - deviations.min(1).sum()
+        diversity = np.clip((up / down - 0.95) / 0.1, 0, 1)
         classes, r = len(level), np.corrcoef(level, offset)[0, 1]
-        chance = 4 / (classes - 2) if rule == "shrinkage" else 1.5 / 9
-        agreed = max(0, 1 - chance * (1 - r**2) / r**2) if r > 0 else 0.0
-        slope = min(1, max(0, level @ offset / (offset @ offset)))
-        weight_of_information = 0.5 / (1 + classes / 50)
-        if rule != "shrinkage":
-            agreed *= np.clip((up / down - 0.95) / 0.1, 0, 1)
-            slope = min(1, np.sqrt(max(0, r)) * np.linalg.norm(level) / np.linalg.norm(offset))
-        if rule == "slope":
-            weight_of_information = 0.0
-        best = informative(stream, upto) if weight_of_information else 0.0
-        chosen.append(agreed * ((1 - weight_of_information) * slope + weight_of_information * best))
+        agreed = max(0, 1 - 1.5 / 9 * (1 - r**2) / r**2) if r > 0 else 0.0
+        slope = min(1, np.sqrt(max(0, r)) * np.linalg.norm(level) / np.linalg.norm(offset))
+        part = 0.5 / (1 + classes / 50) if classes <= 450 else 0.0
+        best = informative(stream, upto) if part else 0.0
+        chosen.append(diversity * agreed * ((1 - part) * slope + part * best))
     return chosen
 
 
-@pytest.mark.parametrize("classes", [3, 10, 60])
-@pytest.mark.parametrize("rule", ["shrinkage", "slope", "auto"])
-def test_rules_equal_their_formulas(rule, classes):
+@pytest.mark.parametrize("classes", [3, 10, 60, 500])
+def test_auto_equals_its_formula(classes):
     stream = make_stream(classes, sizes=(40, 40, 9))
-    ours = choices(rule, stream)
-    np.testing.assert_allclose(ours, reference(rule, stream), atol=1e-4)
+    ours = choices(stream)
+    np.testing.assert_allclose(ours, reference(stream), atol=1e-4)
     assert classes == 3 or 0.2 < ours[-1] <= 1  # a bias that the negatives share is found
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_a_rule_does_not_look_at_what_all_classes_share(rule):
-    """Logits that differ by a constant give the same predictions."""
-    stream = make_stream(8)
-    moved = [(plain + 0.3, bias - 0.2) for plain, bias in stream]
-    np.testing.assert_allclose(choices(rule, stream), choices(rule, moved), atol=1e-6)
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("classes", [2, 3, 10, 1000])
-def test_betas_lie_between_0_and_1(rule, classes):
-    for sizes in ((1, 1, 1), (5, 1, 5), (100,)):
-        chosen = choices(rule, make_stream(classes, sizes))
-        assert all(0 <= beta <= 1 for beta in chosen)
-        assert len(chosen) == len(sizes)
-    flat = torch.full((4, classes), 0.2)
-    assert beta_rule(rule).choose(flat, flat[:1], SCALE, 1.0) == 0.0
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_an_offset_that_points_elsewhere_is_not_subtracted(rule):
-    assert choices(rule, [(plain, -bias) for plain, bias in make_stream(10, noise=0.0)])[-1] == 0.0
-
-
-@pytest.mark.parametrize("rule", ["auto", "slope", "shrinkage"])
-def test_a_new_corruption_is_followed(rule):
-    """First a pull that negatives share, then one that they do not; what was learned of the first is forgotten."""
-    before, after = make_stream(10, sizes=(50,) * 8), make_stream(10, sizes=(50,) * 20, seed=1)
-    chosen = choices(rule, before + [(plain, -bias) for plain, bias in after])
-    assert chosen[7] > 0.5
-    assert chosen[-1] == 0.0
 
 
 def test_two_classes_have_half_of_what_is_most_informative():
     stream = make_stream(2, noise=0.0)
     best = [informative(stream, upto) for upto in range(len(stream))]
     assert max(best) > 0
-    np.testing.assert_allclose(choices("auto", stream), np.array(best) / 2, atol=1e-6)
-    assert choices("shrinkage", stream) == [0.0] * len(stream)
+    np.testing.assert_allclose(choices(stream), np.array(best) / 2, atol=1e-6)
 
 
-def test_less_is_subtracted_in_a_stream_of_one_class_that_negatives_look_like():
+def test_what_all_classes_share_makes_no_difference():
+    """Logits that differ by a constant give the same predictions."""
+    stream = make_stream(8)
+    moved = [(plain + 0.3, bias - 0.2) for plain, bias in stream]
+    np.testing.assert_allclose(choices(stream), choices(moved), atol=1e-6)
+
+
+def test_one_offset_gives_the_same_as_equal_ones_for_all_images():
+    stream = make_stream(10)
+    repeated = [(plain, bias.repeat(len(plain), axis=0)) for plain, bias in stream]
+    np.testing.assert_allclose(choices(stream), choices(repeated), atol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 1000])
+def test_betas_lie_between_0_and_1(classes):
+    for sizes in ((1, 1, 1), (5, 1, 5), (100,)):
+        assert all(0 <= beta <= 1 for beta in choices(make_stream(classes, sizes)))
+    flat = np.full((4, classes), 0.2)
+    assert choices([(flat, flat[:1])]) == [0.0]
+
+
+def test_an_offset_that_points_elsewhere_is_not_subtracted():
+    assert choices([(plain, -bias) for plain, bias in make_stream(10, noise=0.0)])[-1] == 0.0
+
+
+def test_a_new_corruption_is_followed():
+    """First a pull that negatives share, then one that they do not; what was learned of the first is forgotten."""
+    before, after = make_stream(10, sizes=(50,) * 8), make_stream(10, sizes=(50,) * 20, seed=1)
+    chosen = choices(before + [(plain, -bias) for plain, bias in after])
+    assert chosen[7] > 0.5
+    assert chosen[-1] == 0.0
+
+
+def test_little_is_subtracted_in_a_stream_of_one_class_that_negatives_look_like():
     rng = np.random.default_rng(0)
     offset = 0.1 * np.eye(10)[[3]] + 0.01 * rng.normal(size=(1, 10))
     alone = [(0.15 * np.eye(10)[[3] * 20] + 0.04 * rng.normal(size=(20, 10)), offset) for _ in range(6)]
-    assert choices("auto", alone)[-1] < 0.6 * choices("shrinkage", alone)[-1]
+    assert choices(alone)[-1] < 0.6
 
 
-def test_variety_tells_several_classes_from_one():
+def test_diversity_tells_several_classes_from_one():
     rng = np.random.default_rng(1)
     noise = 0.05 * rng.normal(size=(400, 12))
     of_class = 0.3 * np.eye(12)[rng.integers(12, size=400)]
-    assert Variety(200.0).update(torch.from_numpy(noise + of_class)) == 1.0
-    assert Variety(200.0).update(torch.from_numpy(noise + 0.3 * np.eye(12)[[5]])) < 0.75
-    assert Variety(200.0).update(torch.from_numpy(-of_class)) == 0.0
-    assert Variety(200.0).update(torch.from_numpy(noise[:, :2])) == pytest.approx(0.5)
-    assert Variety(200.0).update(torch.from_numpy(noise[:1])) == 0.0  # one image does not differ from itself
+
+    def diversity(similarities: np.ndarray) -> float:
+        return ClassDiversity(200.0).update(torch.from_numpy(similarities))
+
+    assert diversity(noise + of_class) == 1.0
+    assert diversity(noise + 0.3 * np.eye(12)[[5]]) < 0.75
+    assert diversity(-of_class) == 0.0
+    assert diversity(noise[:, :2]) == pytest.approx(0.5)
+    assert diversity(noise[:1]) == 0.0  # one image does not differ from itself
 
 
 def test_agreement_is_none_by_chance_and_full_for_equals():
@@ -167,17 +166,13 @@ def test_agreement_is_none_by_chance_and_full_for_equals():
     assert agreement(torch.tensor([1.0, -1.0]), torch.tensor([1.0, -1.0]), 1.0) == 0.0
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_a_rule_goes_on_from_its_state(rule):
+def test_auto_goes_on_from_its_state_and_forgets_it_on_reset():
     stream = make_stream(10, sizes=(30, 30, 30))
-    expected = choices(rule, stream)
-    first, second = beta_rule(rule), beta_rule(rule)
-    for plain, bias in stream[:2]:
-        first.choose(torch.from_numpy(plain), torch.from_numpy(bias), SCALE, 9.0)
+    expected = choices(stream)
+    first, second = AutoBeta(), AutoBeta()
+    choices(stream[:2], first)
     second.load_state_dict(first.state_dict())
-    plain, bias = map(torch.from_numpy, stream[2])
-    assert second.choose(plain, bias, SCALE, 9.0) == expected[2]
+    assert choices(stream[2:], second) == expected[2:]
     second.reset()
     assert second.beta is None
-    plain, bias = map(torch.from_numpy, stream[0])
-    assert second.choose(plain, bias, SCALE, 9.0) == expected[0]
+    assert choices(stream, second) == expected

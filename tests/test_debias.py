@@ -13,8 +13,8 @@ from tta_panda.errors import InvalidInputError
 from tta_panda.evaluation.loop import evaluate, run_stream
 from tta_panda.methods import create_method, list_methods
 from tta_panda.methods.batch import Encoded
-from tta_panda.panda import Centering, Evidence, Level, OffsetSource, Panda
-from tta_panda.panda.absent import agreement
+from tta_panda.panda import Centering, Evidence, Level, Panda, PandaDebiaser
+from tta_panda.panda.statistics import agreement
 
 SCALE = 20.0
 
@@ -41,7 +41,7 @@ def values_in(negatives: Tensor) -> set[int]:
     return {int(value) for value in negatives.unique()}
 
 
-def drawn_sizes(source: OffsetSource, sizes: list[int]) -> list[int]:
+def drawn_sizes(source: PandaDebiaser, sizes: list[int]) -> list[int]:
     """How many negatives are drawn for batches of these sizes."""
     drawn = []
     for size in sizes:
@@ -52,7 +52,7 @@ def drawn_sizes(source: OffsetSource, sizes: list[int]) -> list[int]:
 
 
 def test_large_batches_have_their_own_negatives_as_in_the_paper():
-    own, joined = (OffsetSource(Panda(pool=pool), 4, seed=0) for pool in (0, 32))
+    own, joined = (PandaDebiaser(Panda(pool=pool), 4, seed=0) for pool in (0, 32))
     for start in (0, 40, 80):
         first, second = own.draw(numbered(40, start)), joined.draw(numbered(40, start))
         assert torch.equal(first.images, second.images)
@@ -63,7 +63,7 @@ def test_large_batches_have_their_own_negatives_as_in_the_paper():
 
 
 def test_one_negative_for_ten_single_images_cut_from_the_latest():
-    source = OffsetSource(Panda(pool=20), 4, seed=0)
+    source = PandaDebiaser(Panda(pool=20), 4, seed=0)
     seen = []
     for image in range(60):
         negatives = source.draw(numbered(1, image))
@@ -89,11 +89,11 @@ def test_one_negative_for_ten_single_images_cut_from_the_latest():
     ids=str,
 )
 def test_when_negatives_are_drawn(panda, sizes, expected):
-    assert drawn_sizes(OffsetSource(panda, 4, seed=0), sizes) == expected
+    assert drawn_sizes(PandaDebiaser(panda, 4, seed=0), sizes) == expected
 
 
 def test_the_offset_of_small_batches_is_a_running_mean():
-    source, rng = OffsetSource(Panda(pool=100, negatives_half_life=30.0), 4, seed=0), np.random.default_rng(0)
+    source, rng = PandaDebiaser(Panda(pool=100, negatives_half_life=30.0), 4, seed=0), np.random.default_rng(0)
     total, weight = np.zeros(5), 0.0
     for _ in range(4):
         negatives = source.draw(torch.rand(20, 3, 8, 8))
@@ -157,7 +157,7 @@ def test_centring_makes_the_mean_logits_of_a_batch_equal(tiny_classifier, images
 
 
 def reference_bias(stream, level: Level, betas: list[float]) -> list[np.ndarray]:
-    """What is added to logits, batch by batch, for similarities l, those of the offset b, and the judge's betas."""
+    """What is added to logits, batch by batch, for similarities l, those of the offset b, and the gate's betas."""
     total = weight = offset = images = 0.0
     mean = seen = up = down = 0.0
     found = []
@@ -172,9 +172,9 @@ def reference_bias(stream, level: Level, betas: list[float]) -> list[np.ndarray]
         deviations = plain - mean / seen
         deviations = deviations - deviations.mean(1, keepdims=True)
         up, down = keep * up + deviations.max(1).sum(), keep * down - deviations.min(1).sum()
-        variety = np.clip((up / down - 0.95) / 0.1, 0, 1)
+        diversity = np.clip((up / down - 0.95) / 0.1, 0, 1)
         gate = 1.0 if level.gate is None else 0.5 + 0.5 * agreement(torch.from_numpy(a), torch.from_numpy(b), 7.0)
-        gamma = variety * gate if level.gamma == "auto" else level.gamma
+        gamma = diversity * gate if level.gamma == "auto" else level.gamma
         found.append(-SCALE * gamma * a)
     return found
 
@@ -191,7 +191,7 @@ def make_stream(classes: int = 8, sizes=(30, 30, 7, 1)) -> list[tuple[np.ndarray
 
 
 def biases(level: Level, stream) -> tuple[list[np.ndarray], list[float]]:
-    """What a level adds to logits, and the betas of its judge."""
+    """What a level adds to logits, and the betas of its gate."""
     debiaser, found, betas = level.start(8, 0), [], []
     for plain, bias in stream:
         similarities, offset = torch.from_numpy(plain), None if level.gate is None else torch.from_numpy(bias)
@@ -205,18 +205,18 @@ def biases(level: Level, stream) -> tuple[list[np.ndarray], list[float]]:
     [
         Level(),
         Level(gamma=0.7, exponent=2.0, half_life=20.0),
-        Level(gate=Panda(), judge="plain"),
+        Level(gate=Panda(), predictions="plain"),
         Level(gate=Panda()),
         Level(gate=Panda(beta=0.6)),
-        Level(gamma=1.0, gate=Panda(beta="information")),
+        Level(gamma=1.0, gate=Panda()),
     ],
     ids=str,
 )
 def test_levels_equal_their_formulas(level):
     stream = make_stream()
     found, betas = biases(level, stream)
-    judging = [beta if level.judge == "panda" else 0.0 for beta in betas]
-    for ours, expected in zip(found, reference_bias(stream, level, judging), strict=True):
+    used = [beta if level.predictions == "panda" else 0.0 for beta in betas]
+    for ours, expected in zip(found, reference_bias(stream, level, used), strict=True):
         np.testing.assert_allclose(ours, expected, atol=1e-9)
 
 
@@ -247,7 +247,7 @@ def test_single_images_of_few_classes_are_finite(classes):
     for level in (Level(), Level(gate=Panda())):
         found, _ = biases(level, make_stream(classes, sizes=(1, 1, 1)))
         assert all(np.isfinite(bias).all() for bias in found)
-        assert not found[0].any()  # one image shows no variety
+        assert not found[0].any()  # one image shows no diversity
 
 
 # --- in methods -----------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def test_a_level_is_added_to_logits_and_moves_no_feature(tiny_classifier):
     assert method.gamma == 0.5 and method.beta is None
 
 
-def test_beta_of_a_judge_can_be_set_and_that_of_none_cannot(tiny_classifier, images):
+def test_the_beta_of_a_gate_can_be_set(tiny_classifier, images):
     method = CLIP(tiny_classifier, debias=Level(gate=Panda()))
     method.beta = 0.4
     method.reset()
@@ -292,7 +292,7 @@ def test_beta_of_a_judge_can_be_set_and_that_of_none_cannot(tiny_classifier, ima
         (lambda: Level(gamma="full"), "gamma must be a number or 'auto'"),
         (lambda: Level(gamma=-0.5), "gamma must be a number >= 0"),
         (lambda: Level(exponent=-1.0), "exponent must be"),
-        (lambda: Level(judge="clip"), "judge must be 'plain' or 'panda'"),
+        (lambda: Level(predictions="clip"), "predictions must be 'plain' or 'panda'"),
         (lambda: Level(gate=Centering()), "gate must be Panda or None"),
     ],
 )

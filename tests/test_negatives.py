@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError, UnknownNameError
-from tta_panda.panda import SAMPLERS, OffsetSource, Panda, apply_plan, sample_plan
+from tta_panda.panda import SAMPLERS, Panda, PandaDebiaser, apply_plan, sample_plan
 from tta_panda.panda.negatives import cut_grid
 
 batches = st.integers(1, 12)
@@ -130,12 +130,12 @@ def test_within_image_shuffles_each_image_on_its_own(batch, seed):
 
 @pytest.mark.parametrize(("batch", "expected"), [(1, 1), (2, 1), (9, 1), (10, 1), (11, 2), (100, 10), (101, 11)])
 def test_one_negative_for_ten_images(batch, expected):
-    drawn = OffsetSource(Panda(beta=0.5), patch_size=4, seed=0).draw(torch.rand(batch, 3, 8, 8))
+    drawn = PandaDebiaser(Panda(beta=0.5), patch_size=4, seed=0).draw(torch.rand(batch, 3, 8, 8))
     assert drawn.images.shape[0] == expected
 
 
 def test_without_averaging_every_image_has_a_negative_of_its_own_draw():
-    drawn = OffsetSource(Panda(beta=0.5, average=False, ratio=0.5), patch_size=4, seed=0).draw(torch.rand(40, 3, 8, 8))
+    drawn = PandaDebiaser(Panda(beta=0.5, average=False, ratio=0.5), patch_size=4, seed=0).draw(torch.rand(40, 3, 8, 8))
     assert drawn.assignment.shape == (40,)
     assert set(drawn.assignment.tolist()) <= set(range(20))
     assert len(drawn.assignment.unique()) > 5

@@ -1,4 +1,4 @@
-"""Offset, choice of beta and theorem against independent formulas."""
+"""Offset, settings and theorem against independent formulas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tta_panda.errors import InvalidInputError
 from tta_panda.methods.batch import Encoded
 from tta_panda.methods.features import Features
 from tta_panda.panda import Negatives, Panda, theorem
-from tta_panda.panda.beta.information import InformationBeta
 
 
 def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -73,7 +72,7 @@ def test_panda_shows_what_is_not_default():
     "wrong",
     [
         {"beta": -0.1},
-        {"beta": "best"},
+        {"beta": "slope"},
         {"beta": np.nan},
         {"beta": True},
         {"ratio": 0},
@@ -94,73 +93,8 @@ def test_panda_refuses_what_it_cannot_use(wrong):
         Panda(**wrong)
 
 
-def reference_informative_beta(stream, scale):
-    """Mutual information on a grid, the smallest beta of equals, times the positive part of the correlation.
-
-    In double precision, the whole stream at once.
-    """
-    chosen = []
-    for upto in range(1, len(stream) + 1):
-        plain = np.concatenate([similarities for similarities, _ in stream[:upto]])
-        bias = np.concatenate([np.repeat(b, len(similarities), axis=0) for similarities, b in stream[:upto]])
-        information = []
-        for beta in np.linspace(0, 1, 21):
-            logits = scale * (plain - beta * bias)
-            p = np.exp(logits - logits.max(1, keepdims=True))
-            p /= p.sum(1, keepdims=True)
-            mean = p.mean(0)
-            information.append(-(mean * np.log(mean)).sum() + (p * np.log(p)).sum(1).mean())
-        correlation = np.corrcoef(plain.mean(0), bias.mean(0))[0, 1]
-        equals = np.flatnonzero(information >= max(information) - 1e-5)
-        chosen.append(np.linspace(0, 1, 21)[equals[0]] * max(0, correlation))
-    return chosen
-
-
-def test_informative_beta_equals_an_independent_reference_over_a_stream():
-    rng = np.random.default_rng(1)
-    text = unit(rng, 5, 8)
-    shared = 2 * rng.normal(size=8)
-    stream = []
-    for size in (30, 30, 7):
-        features = rng.normal(size=(size, 8)) + shared
-        features /= np.linalg.norm(features, axis=1, keepdims=True)
-        offset = (shared + 0.3 * rng.normal(size=8))[None]
-        offset /= np.linalg.norm(offset)
-        stream.append((features @ text.T, offset @ text.T))
-    rule = InformationBeta()
-    ours = [rule.choose(torch.from_numpy(plain), torch.from_numpy(bias), 20.0, 3.0) for plain, bias in stream]
-    np.testing.assert_allclose(ours, reference_informative_beta(stream, 20.0), atol=1e-4)
-    assert 0.3 < ours[-1] <= 1  # a bias that the negatives share is found
-
-
-def test_informative_beta_leaves_a_bias_alone_that_negatives_do_not_share():
-    rng = np.random.default_rng(2)
-    text = np.eye(4)
-    features = np.tile([1.0, 0.0, 0.0, 0.0], (50, 1)) + 0.01 * rng.normal(size=(50, 4))  # one class only: label shift
-    rule = InformationBeta()
-    chosen = rule.choose(torch.from_numpy(features @ text.T), torch.tensor([[-0.5, 0.2, 0.2, 0.1]]), 10.0, 3.0)
-    assert chosen == 0.0
-
-
-@pytest.mark.parametrize("classes", [2, 10, 1000])
-def test_where_beta_makes_no_difference_informative_beta_subtracts_nothing(classes):
-    """A single image has no mutual information with its prediction, whatever beta: what is left is rounding."""
-    rng = np.random.default_rng(classes)
-    for scale in (1.0, 20.0, 100.0):
-        similarities = torch.from_numpy(rng.normal(0.2, 0.05, size=(1, classes)))
-        assert InformationBeta().choose(similarities, similarities + 0.01, scale, 3.0) == 0.0
-
-
-def test_informative_beta_gives_the_same_for_one_offset_and_for_equal_ones():
-    rng = np.random.default_rng(5)
-    plain, bias = (torch.from_numpy(rng.normal(0.2, 0.05, size=size)) for size in ((300, 700), (1, 700)))
-    assert InformationBeta().choose(plain + bias, bias, 30.0, 3.0) == InformationBeta().choose(
-        plain + bias, bias.expand(300, -1), 30.0, 3.0
-    )
-
-
 def test_one_beta_per_batch_however_many_passes(tiny_classifier, images):
-    features = Features(tiny_classifier, Panda(beta="information"), seed=0)
+    features = Features(tiny_classifier, Panda(), seed=0)
     batch = features.prepare(images[:10])
     first = features.encode(batch)
     fresh = dataclasses.replace(batch, negatives=None)
@@ -168,9 +102,9 @@ def test_one_beta_per_batch_however_many_passes(tiny_classifier, images):
     assert first.correction == again.correction == part.correction == batch.correction
     assert not torch.equal(first.offset, again.offset)
     torch.testing.assert_close(part.debiased, first.debiased[[1, 4]])
-    assert features.debiaser.rule.information.images == 10
+    assert features.debiaser.auto.offset.weight == 10
     features.encode(features.prepare(images[10:15]))
-    assert features.debiaser.rule.information.images == 15
+    assert features.debiaser.auto.offset.weight == pytest.approx(10 * 0.5 ** (5 / 200) + 5)
 
 
 def test_a_batch_without_negatives_cannot_be_debiased(tiny_classifier):

@@ -171,9 +171,7 @@ def divide_options(
 
 
 def _checked_beta(value: Any) -> Beta:
-    from tta_panda.panda.beta import RULES
-
-    words = ("paper", "grid", *RULES)
+    words = ("paper", "grid", "auto")
     if value in words or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value if isinstance(value, str) else float(value)  # type: ignore[return-value]
     raise InvalidInputError(f"beta is {', '.join(words)} or a number, got {value!r}.")

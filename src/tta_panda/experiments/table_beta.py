@@ -1,4 +1,4 @@
-"""Rules that choose beta without labels, on streams as they come."""
+"""Beta chosen without labels beside a fixed one, by kind of stream."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from tta_panda.experiments.base import Experiment, Result, SetupResults
 from tta_panda.experiments.layout import quick_notes
 from tta_panda.experiments.setup import Series, Setup
 from tta_panda.experiments.streams import STREAMS, STREAMS_NOTE
-from tta_panda.panda.beta import RULES, Beta
+from tta_panda.panda import Beta
 from tta_panda.reporting.cells import ACCURACY, Cell
 from tta_panda.reporting.tables import Column, Row, Table
 
 _QUICK_IMAGES = 500  # fewer would leave many classes in each batch of a sorted stream
-_BETAS: Sequence[Beta] = (*RULES, 0.4)
+_BETAS: Sequence[Beta] = ("auto", 0.4)
 
 
 class BetaTable(Experiment):
-    title = "Rules for beta, by kind of stream"
-    about = (
-        "What Panda changes in CLIP's accuracy with each rule that chooses beta without labels, and with a fixed beta."
-    )
+    title = "Beta by kind of stream"
+    about = "What Panda changes in CLIP's accuracy with a beta chosen without labels, and with a fixed one."
 
     def series(self, setup: Setup) -> list[Series]:
         return [series for stream in STREAMS for series in _choices(setup, stream)]

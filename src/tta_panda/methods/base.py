@@ -67,7 +67,7 @@ class Method(HasOptions, ABC):
         self._lock = threading.RLock()
         self.classifier = classifier
         self.protocol = protocol
-        self.features = Features(classifier, debias and debias.drawn_by(SAMPLER[protocol]), seed)
+        self.features = Features(classifier, debias and debias.with_default_sampler(SAMPLER[protocol]), seed)
         self._defaults: dict[str, Any] = {}
 
     @property

@@ -16,7 +16,7 @@ from tta_panda.methods.batch import Batch, Encoded
 from tta_panda.methods.passes import EncoderPasses
 from tta_panda.models.base import Classifier, ImageModel, count_directions
 from tta_panda.models.devices import full_precision
-from tta_panda.panda import Correction, Debias, Debiaser, Evidence, Negatives, OffsetSource
+from tta_panda.panda import Correction, Debias, Debiaser, Evidence, Negatives, PandaDebiaser
 from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
 
 Encode = Callable[[], Tensor]
@@ -66,14 +66,15 @@ class Features:
     @property
     def active(self) -> Debiaser | None:
         """What decides corrections, if anything can be corrected at all."""
-        return self.debiaser if self.debiaser is not None and self.debiaser.is_active else None
+        debiaser = self.debiaser
+        return None if debiaser is None or debiaser.fixed == Correction() else debiaser
 
     @property
     def are_debiased(self) -> bool:
         return self.active is not None
 
     @property
-    def source(self) -> OffsetSource | None:
+    def source(self) -> PandaDebiaser | None:
         """Where negatives come from, if any are needed."""
         return None if self.active is None else self.active.source
 

@@ -50,7 +50,7 @@ class SharedFeatures:
         self._by_negatives: dict[object, Features] = {}
         for features in several:
             if features.source is not None and features.source.key not in self._by_negatives:
-                drawing = dataclasses.replace(features.source.panda, beta=1.0)  # any that draws
+                drawing = dataclasses.replace(features.source.settings, beta=1.0)  # any that draws
                 own = Features(features.classifier, drawing, features.seed)
                 self._by_negatives[features.source.key] = own
 

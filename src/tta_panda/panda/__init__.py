@@ -1,12 +1,10 @@
 """Panda itself, negatives and the offset they give, and other ways to debias a stream."""
 
-from tta_panda.panda.beta import Beta
 from tta_panda.panda.centering import Centering
-from tta_panda.panda.debias import Correction, Debias, Debiaser, Evidence
+from tta_panda.panda.debias import Beta, Correction, Debias, Debiaser, Evidence
 from tta_panda.panda.level import Level
 from tta_panda.panda.negatives import SAMPLERS, NegativePlan, apply_plan, sample_plan
-from tta_panda.panda.offset import Panda
-from tta_panda.panda.source import Negatives, OffsetSource
+from tta_panda.panda.offset import Negatives, Panda, PandaDebiaser
 
 __all__ = [
     "SAMPLERS",
@@ -19,8 +17,8 @@ __all__ = [
     "Level",
     "NegativePlan",
     "Negatives",
-    "OffsetSource",
     "Panda",
+    "PandaDebiaser",
     "apply_plan",
     "sample_plan",
 ]

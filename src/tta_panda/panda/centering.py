@@ -6,13 +6,10 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from tta_panda.checks import check_range
 from tta_panda.errors import InvalidInputError
-from tta_panda.panda.beta import Beta
-from tta_panda.panda.debias import Correction, Debias, Debiaser, Evidence
-from tta_panda.panda.running import decay
+from tta_panda.panda.debias import Beta, Correction, Debias, Debiaser, Evidence
+from tta_panda.panda.statistics import RunningMean
 
 
 @dataclass(frozen=True, repr=False)
@@ -20,7 +17,7 @@ class Centering(Debias):
     """Subtract the mean embedding of the batch, or of the stream so far.
 
     Costs nothing, and suits shuffled streams of all classes: where labels are few or come in runs, the mean holds the
-    class itself, and subtracting that ruins the predictions. With one image in a batch nothing is left of it.
+    class itself, and subtracting it ruins the predictions. A batch of one image becomes zero.
 
     Args:
         beta: strength; 1 centres, as in CBC.
@@ -43,33 +40,29 @@ class Centering(Debias):
 
 
 class CenteringDebiaser(Debiaser):
-    """The running mean of a stream."""
+    """The running mean of a stream, if one is asked for."""
 
     settings: Centering
+    mean: RunningMean | None
 
-    def __init__(self, centering: Centering):
-        self.settings = centering
+    def __init__(self, settings: Centering):
         super().__init__()
-
-    def reset(self) -> None:
-        self.images = 0.0
-        self.total: Tensor | float = 0.0  # (D,)
+        self.settings = settings
+        self.add_state("mean", None if settings.half_life is None else RunningMean(settings.half_life))
 
     @property
-    def is_active(self) -> bool:
-        return self.settings.beta != 0
+    def fixed(self) -> Correction | None:
+        return Correction() if self.settings.beta == 0 else None
 
     @property
     def beta(self) -> float:
         return self.settings.beta
 
     def set_beta(self, beta: Beta) -> None:
-        self.settings = dataclasses.replace(self.settings, beta=beta)  # type: ignore[arg-type]  # refused where it is "auto"
+        self.settings = dataclasses.replace(self.settings, beta=beta)  # type: ignore[arg-type]  # "auto" is refused
 
     def decide(self, evidence: Evidence) -> Correction:
-        features, half_life = evidence.features, self.settings.half_life
-        kept = 0.0 if half_life is None else decay(len(features), half_life)
-        earlier = self.total.to(features.device) if isinstance(self.total, Tensor) else 0.0
-        self.images = kept * self.images + len(features)
-        self.total = kept * earlier + features.sum(dim=0)
-        return Correction(shift=self.beta * self.total[None] / self.images)
+        mean = evidence.features.mean(dim=0)
+        if self.mean is not None:
+            mean = self.mean.update(mean, len(evidence.features))
+        return Correction(shift=self.beta * mean[None])

@@ -1,4 +1,4 @@
-"""What any way of debiasing is: frozen settings, and the state of one stream that they start."""
+"""What all ways of debiasing share: frozen settings, and the state of one stream that they start."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import functools
 import typing
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from torch import Tensor
 
 from tta_panda.checks import check_type
-from tta_panda.panda.beta import Beta
 from tta_panda.panda.negatives import SamplerName
-from tta_panda.panda.running import Running
-from tta_panda.panda.source import OffsetSource
+from tta_panda.state import Stateful
+
+if TYPE_CHECKING:
+    from tta_panda.panda.offset import PandaDebiaser
+
+Beta = float | Literal["auto"]
+"""How much of the offset is subtracted; `"auto"` chooses it from the stream, without labels."""
 
 
 class Evidence(NamedTuple):
@@ -25,20 +29,20 @@ class Evidence(NamedTuple):
     similarities: Tensor  # l (B, K), logits without their scale
     offset_similarities: Tensor | None  # b (1 or B, K), of the negatives where there are any
     scale: float
-    directions: float  # in how many the class embeddings differ, K - 1 at most
+    directions: float  # in how many directions the class embeddings differ, at most K - 1
 
 
 class Correction(NamedTuple):
-    """What is decided once for all passes over a batch."""
+    """What is decided once for all passes over a batch. `Correction()` changes nothing."""
 
-    beta: float | None = None  # how much of the negatives' offset is subtracted from features, if any
+    beta: float | None = None  # how much of the negatives' offset is subtracted from features
     shift: Tensor | None = None  # (1, D), subtracted from features
     bias: Tensor | None = None  # (K,), added to logits
 
 
 @dataclass(frozen=True, repr=False)
 class Debias(ABC):
-    """Settings. Any number of methods can be given the same ones; each starts a `Debiaser` of its own."""
+    """Settings. Any number of methods can share them; each starts a `Debiaser` of its own."""
 
     def __post_init__(self) -> None:
         for name, annotation in _type_hints(type(self)).items():
@@ -46,14 +50,14 @@ class Debias(ABC):
 
     @abstractmethod
     def start(self, patch_size: int, seed: int) -> Debiaser:
-        """The state of a new stream; `patch_size` is the model's own, `seed` that of the negatives."""
+        """The state of a new stream; `patch_size` is the model's default, `seed` that of the negatives."""
 
-    def drawn_by(self, sampler: SamplerName) -> Self:
-        """The same, with negatives drawn by `sampler` where nothing else was said."""
+    def with_default_sampler(self, sampler: SamplerName) -> Self:
+        """The same settings, with `sampler` where none was chosen."""
         return self
 
     def __repr__(self) -> str:
-        """The first setting, and whatever else is not a default."""
+        """The first setting, and all others that differ from their defaults."""
         first, *others = dataclasses.fields(self)
         shown = [first.name, *(field.name for field in others if getattr(self, field.name) != field.default)]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
@@ -61,37 +65,38 @@ class Debias(ABC):
 
 @functools.cache
 def _type_hints(kind: type) -> dict[str, Any]:
-    """Of a class: the same for all its objects, and slow to find out."""
+    """Annotations of a class, which are slow to resolve."""
     return typing.get_type_hints(kind)
 
 
-class Debiaser(Running):
-    """The state of one stream: what it has shown so far of the bias."""
+class Debiaser(Stateful, ABC):
+    """The state of one stream: what it has shown of the bias so far."""
 
     settings: Debias
-    source: OffsetSource | None = None
-    """Where negatives come from; None where none are needed."""
     gamma: float | None = None
-    """How much of the level was subtracted last, where one is."""
+    """How much of the level was subtracted last, for debiasers with a level."""
 
     @property
-    def is_active(self) -> bool:
-        """Whether anything can be corrected at all. Where not, results are the plain method's exactly."""
-        return True
+    def source(self) -> PandaDebiaser | None:
+        """What draws negatives; None where none are needed."""
+        return None
 
     @property
     def fixed(self) -> Correction | None:
-        """The correction of every batch, where no evidence is needed to decide it."""
+        """The correction of every batch, where it depends on the settings alone.
+
+        Where this is `Correction()`, results are exactly those of the plain method.
+        """
         return None
 
     @property
     @abstractmethod
     def beta(self) -> float | None:
-        """How much of the offset is subtracted: the fixed share, or the one that was chosen last."""
+        """How much of the offset is subtracted: the fixed beta, or the one that was chosen last."""
 
     @abstractmethod
     def set_beta(self, beta: Beta) -> None:
-        """Replace the setting, and choose afresh."""
+        """Replace beta in the settings; `"auto"` starts to choose afresh."""
 
     @abstractmethod
     def decide(self, evidence: Evidence) -> Correction:

@@ -1,29 +1,32 @@
-"""Panda: subtract what a batch's negatives look like to the encoder from every image embedding of the batch."""
+"""Panda: subtract the mean embedding of a batch's negatives from every image embedding of the batch."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
 
 from tta_panda.checks import check_range
 from tta_panda.errors import InvalidInputError
-from tta_panda.panda.beta import Beta, beta_rule
-from tta_panda.panda.debias import Correction, Debias, Debiaser, Evidence
-from tta_panda.panda.negatives import SamplerName
-from tta_panda.panda.source import OffsetSource
+from tta_panda.panda.beta import AutoBeta
+from tta_panda.panda.debias import Beta, Correction, Debias, Debiaser, Evidence
+from tta_panda.panda.negatives import SamplerName, apply_plan, sample_plan
+from tta_panda.panda.statistics import decay
 
 
 @dataclass(frozen=True, repr=False)
 class Panda(Debias):
-    """What to subtract and how much. Stateless: any number of methods can be given the same one.
+    """What to subtract and how much. Stateless: any number of methods can share one.
 
     Args:
         beta: strength of the offset. With 0 nothing is subtracted: no negative is drawn, and results are the plain
-            method's exactly. `"auto"` chooses it from the stream without labels; it cannot prevent that images are lost
-            where a stream has a single class, and gains little with two. `"slope"`, `"shrinkage"` and `"information"`
-            are other rules, to compare with.
+            method's exactly. `"auto"` chooses it from the stream without labels; it cannot prevent losses where a
+            stream has a single class, and gains little with two.
         patch_size: side of the patches in pixels of the model's input; None takes the model's own default.
         ratio: negatives per image, M = ceil(ratio * B). The paper uses one for ten.
         sampler: `"pool"` (the paper), `"same_cell"` (its authors' code) or `"within_image"` (ablation); None takes the
@@ -34,9 +37,9 @@ class Panda(Debias):
             from, and share the negatives of earlier batches. Larger batches have their own, as in the paper; with 0,
             and with other samplers than `"pool"`, all batches do.
         negatives_half_life: after this many images, an earlier negative counts half as much in small batches.
-        refresh_every: draw negatives with every this many batches only, and use the last ones in between; where every
-            image has a negative of its own, it has no effect. None draws
-            with every batch, and in batches of fewer than `1 / ratio` images one for every `1 / ratio` images.
+        refresh_every: draw negatives with every this many batches only, and use the last ones in between; it has no
+            effect where every image has a negative of its own. None draws with every batch, and in batches of fewer
+            than `1 / ratio` images one for every `1 / ratio` images.
     """
 
     beta: Beta = "auto"
@@ -51,7 +54,7 @@ class Panda(Debias):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.beta, float | int) and not 0 <= self.beta < math.inf:
+        if self.beta != "auto" and not 0 <= self.beta < math.inf:
             raise InvalidInputError(f'beta must be "auto" or a number >= 0, got {self.beta!r}.')
         if not 0 < self.ratio <= 1:
             raise InvalidInputError(f"ratio must be above 0 and at most 1 (negatives per image), got {self.ratio}.")
@@ -62,46 +65,142 @@ class Panda(Debias):
         if self.refresh_every is not None:
             check_range("refresh_every", self.refresh_every, 1)
 
-    def drawn_by(self, sampler: SamplerName) -> Self:
+    def with_default_sampler(self, sampler: SamplerName) -> Self:
         return dataclasses.replace(self, sampler=self.sampler or sampler)
 
     def start(self, patch_size: int, seed: int) -> PandaDebiaser:
         return PandaDebiaser(self, patch_size, seed)
 
 
+class Negatives(NamedTuple):
+    """The negatives of one batch, and what earlier ones add to their mean."""
+
+    images: Tensor  # (M, C, H, W)
+    assignment: Tensor | None = None  # (B,) which negative belongs to which image; None: their mean to all
+    earlier: Tensor | None = None  # (D,), weighted sum of the embeddings of earlier negatives
+    weight: float = 0.0  # sum of these weights
+
+    def select(self, index: Tensor) -> Negatives:
+        """What some of the images of the batch need."""
+        if self.assignment is None:
+            return self
+        used, assignment = self.assignment[index.cpu()].unique(return_inverse=True)
+        return self._replace(images=self.images[used.to(self.images.device)], assignment=assignment)
+
+
 class PandaDebiaser(Debiaser):
-    """The negatives of one stream, and what its beta rule has seen."""
+    """The negatives of one stream, the offset that they give, and how much of it is subtracted.
+
+    A batch of at least `pool` images has its own negatives, as in the paper. A smaller one is joined by the latest
+    images of the stream: negatives are cut from all of them, one for every `1 / ratio` images, and averaged with the
+    earlier ones.
+
+    A single image of a single patch has no negative but itself, and neither has any such image under `"within_image"`.
+    None is drawn then, and without earlier ones the offset is zero.
+    """
 
     settings: Panda
-    source: OffsetSource
+    auto: AutoBeta
+    generator: torch.Generator
+    recent: Tensor | None  # (N, C, H, W), the latest images, while batches are small
+    waiting_images: int  # since negatives were last drawn
+    waiting_batches: int
+    is_new: bool  # whether the latest negatives have not been embedded yet
+    total: Tensor | None  # (D,), weighted sum of the embeddings of all negatives so far
+    weight: float  # sum of these weights
 
     def __init__(self, panda: Panda, patch_size: int, seed: int):
-        self.settings = panda
-        self.patch_size = patch_size
-        self.seed = seed
         super().__init__()
-
-    def reset(self) -> None:
-        self.source = OffsetSource(self.settings, self.patch_size, self.seed)
-        self.rule = beta_rule(self.settings.beta)
+        self.settings = panda
+        self.sampler = panda.sampler or "pool"
+        self.patch_size = panda.patch_size or patch_size
+        self.seed = seed
+        self.add_state("auto", AutoBeta())
+        self.add_state("generator", torch.Generator().manual_seed(seed))
+        self.add_state("recent", None)
+        self.add_state("waiting_images", 0)
+        self.add_state("waiting_batches", 0)
+        self.add_state("is_new", False)
+        self.add_state("total", None)
+        self.add_state("weight", 0.0)
 
     @property
-    def is_active(self) -> bool:
-        return self.settings.beta != 0
+    def source(self) -> PandaDebiaser:
+        return self
+
+    @functools.cached_property
+    def key(self) -> tuple[object, ...]:
+        """Debiasers with equal keys draw the same negatives, whatever their betas."""
+        return dataclasses.replace(self.settings, beta=0.0, detach_offset=False), self.patch_size, self.seed
 
     @property
     def fixed(self) -> Correction | None:
-        return None if isinstance(self.settings.beta, str) else Correction(float(self.settings.beta))
+        beta = self.settings.beta
+        return None if beta == "auto" else Correction(float(beta) or None)
 
     @property
     def beta(self) -> float | None:
-        return self.rule.beta
+        beta = self.settings.beta
+        return self.auto.beta if beta == "auto" else float(beta)
 
     def set_beta(self, beta: Beta) -> None:
         self.settings = dataclasses.replace(self.settings, beta=beta)
-        self.rule = beta_rule(beta)
+        self.reset_state("auto")
 
     def decide(self, evidence: Evidence) -> Correction:
-        assert evidence.offset_similarities is not None
-        seen = evidence.similarities, evidence.offset_similarities
-        return Correction(self.rule.choose(*seen, evidence.scale, evidence.directions))
+        return self.fixed or Correction(self.auto.choose(evidence))
+
+    def draw(self, images: Tensor) -> Negatives:
+        """Negatives of images (B, C, H, W)."""
+        self.is_new = True
+        is_small = self._averages and self.sampler == "pool" and len(images) < self.settings.pool
+        self.waiting_images += len(images)
+        self.waiting_batches += 1
+        self.recent = self._join_recent(images) if is_small else None
+        if self._averages and self.weight and not self._is_due(is_small):
+            return Negatives(images[:0], None, self.total, self.weight)
+        kept = decay(self.waiting_images, self.settings.negatives_half_life) if is_small else 0.0
+        self.waiting_images = self.waiting_batches = 0
+        drawn = self._draw_from(images if self.recent is None else self.recent, len(images))
+        if not kept or self.total is None:
+            return drawn
+        return drawn._replace(earlier=kept * self.total, weight=kept * self.weight)
+
+    @property
+    def _averages(self) -> bool:
+        """Whether all images have the same offset: a mean, to which other batches can contribute."""
+        return self.settings.average and self.sampler != "within_image"
+
+    def _is_due(self, is_small: bool) -> bool:
+        if self.settings.refresh_every is not None:
+            return self.waiting_batches >= self.settings.refresh_every
+        return not is_small or self.waiting_images * self.settings.ratio > 1 - 1e-9
+
+    def _join_recent(self, images: Tensor) -> Tensor:
+        earlier = images[:0] if self.recent is None else self.recent.to(images.device)
+        return torch.cat([earlier, images])[-self.settings.pool :]
+
+    def _draw_from(self, pool: Tensor, batch: int) -> Negatives:
+        count = math.ceil(batch * self.settings.ratio - 1e-9)
+        plan = sample_plan(self.sampler, pool, self.patch_size, count, self.generator)
+        if plan.grid.cells == 1 and (len(pool) == 1 or self.sampler == "within_image"):
+            return Negatives(pool[:0])
+        negatives = apply_plan(pool, plan)
+        if self.sampler == "within_image":
+            return Negatives(negatives, torch.arange(batch))
+        if self.settings.average:
+            return Negatives(negatives)
+        return Negatives(negatives, torch.randint(len(negatives), (batch,), generator=self.generator))
+
+    def offset(self, embedded: Tensor, negatives: Negatives) -> Tensor:
+        """What beta scales, (1, D) or (B, D), from the embeddings (M, D) of the negatives."""
+        if self.settings.detach_offset:
+            embedded = embedded.detach()
+        if negatives.assignment is not None:
+            return embedded[negatives.assignment.to(embedded.device)]
+        total, weight = embedded.sum(dim=0), len(embedded) + negatives.weight
+        if negatives.earlier is not None:
+            total = total + negatives.earlier.to(embedded.device)
+        if self.is_new:  # further passes over a batch, by other weights, are not remembered
+            self.total, self.weight, self.is_new = total.detach(), weight, False
+        return total[None] / max(weight, 1e-12)
