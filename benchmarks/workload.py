@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tta_panda import LinearClassifier, list_methods, load_data, load_model, make_classifier
-from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
+from tta_panda.data.glyphs import VALIDATION_CLASSES
 from tta_panda.methods.base import Method
 from tta_panda.models import Classifier, ImageModel
 from tta_panda.models.linear import LinearHeadModel

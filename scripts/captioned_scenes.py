@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tta_panda.data.glyphs.render import (
+from tta_panda.data.glyphs import (
     IMAGE_SIZE,
     Picture,
     Rng,
@@ -23,8 +23,8 @@ from tta_panda.data.glyphs.render import (
     photograph,
     place_symbol,
     random_pattern,
+    symbols,
 )
-from tta_panda.data.glyphs.symbols import symbols
 
 
 class Captioned(NamedTuple):

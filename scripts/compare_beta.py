@@ -21,10 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tta_panda import CLIP, Panda, load_data, load_model
-from tta_panda.data.arrange import ARRANGEMENTS
 from tta_panda.data.corruptions import CORRUPTIONS, corrupt_batch
-from tta_panda.data.glyphs import draw_glyphs
-from tta_panda.data.glyphs.symbols import BENCHMARK_CLASSES, symbols
+from tta_panda.data.glyphs import BENCHMARK_CLASSES, draw_glyphs, symbols
 from tta_panda.data.order import Order
 from tta_panda.methods import create_method
 from tta_panda.methods.batch import Encoded
@@ -62,8 +60,7 @@ KINDS = {
 
 
 def arrange(labels: Indices, order: str, rng: Rng) -> Indices:
-    parsed = Order.parse(order)
-    return ARRANGEMENTS[parsed.images](labels, parsed.value, rng)
+    return Order.parse(order).arrange(labels, rng)
 
 
 def chop(order: Indices, size: int) -> Batches:

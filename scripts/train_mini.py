@@ -28,8 +28,7 @@ from safetensors.torch import save_file
 from torch.utils.data import DataLoader, Dataset
 
 import tta_panda
-from tta_panda.data.glyphs.render import draw_symbol
-from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
+from tta_panda.data.glyphs import VALIDATION_CLASSES, draw_symbol
 from tta_panda.files import atomic_path
 
 MINI = Path(tta_panda.__file__).parent / "models" / "mini"

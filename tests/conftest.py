@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from tta_panda import ZeroShotClassifier, load_data, load_model, methods
-from tta_panda.data.glyphs import draw_glyphs
-from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
+from tta_panda.data.glyphs import VALIDATION_CLASSES, draw_glyphs
 from tta_panda.methods import METHODS
 from tta_panda.models.openclip import OpenClipModel
 

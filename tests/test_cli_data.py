@@ -13,7 +13,7 @@ from data_files import write_clean_cifar, write_image
 from typer.testing import CliRunner
 
 from tta_panda.cli import app
-from tta_panda.data.fetch.make import make_corrupted
+from tta_panda.data.make import make_corrupted
 from tta_panda.errors import TtaPandaError
 
 runner = CliRunner()
@@ -71,7 +71,7 @@ def test_corrupt_by_workers_names_the_real_error(tmp_path: Path) -> None:
 def test_download_goes_to_data_and_says_how_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("requests.get", offline)
-    monkeypatch.setattr("tta_panda.data.fetch.download.sleep", lambda _seconds: None)
+    monkeypatch.setattr("tta_panda.data.download.sleep", lambda _seconds: None)
     result = runner.invoke(app, ["data", "download", "cifar10-c", "--json"])
     assert "Cannot fetch" in str(result.exception)
     assert "Fetching CIFAR-10-C.tar (2.9 GB) into data" in result.stderr

@@ -12,8 +12,15 @@ import torch
 from tta_panda import Stream, load_data
 from tta_panda.data import DATASETS, list_data
 from tta_panda.data.dataset import ImageDataset
-from tta_panda.data.glyphs import draw_glyphs, render
-from tta_panda.data.glyphs.symbols import BENCHMARK_CLASSES, VALIDATION_CLASSES, masks, symbol_name, symbols
+from tta_panda.data.glyphs import (
+    BENCHMARK_CLASSES,
+    VALIDATION_CLASSES,
+    draw_glyphs,
+    masks,
+    render,
+    symbol_name,
+    symbols,
+)
 from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
 
 

@@ -12,8 +12,7 @@ import pytest
 from data_files import random_images, write_image
 from PIL import Image
 
-from tta_panda.data.corruptions.folders import corrupt_folder
-from tta_panda.data.corruptions.sheet import draw_sheet, read_for_sheet
+from tta_panda.data.corruptions.folders import corrupt_folder, draw_sheet, read_for_sheet
 from tta_panda.errors import DataError, InvalidInputError, TtaPandaWarning, UnknownNameError
 from tta_panda.images import read_image
 

@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 from data_files import write_clean_cifar
 
-from tta_panda.data import DATASETS
+from tta_panda.data import DATASETS, download
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.data.fetch import download
-from tta_panda.data.fetch.make import make_corrupted
+from tta_panda.data.make import make_corrupted
 from tta_panda.errors import DataError, UnknownNameError
 from tta_panda.files import locked
 
@@ -88,7 +87,7 @@ class Server:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that a test would have waited."""
     waited: list[float] = []
-    monkeypatch.setattr("tta_panda.data.fetch.download.sleep", waited.append)
+    monkeypatch.setattr("tta_panda.data.download.sleep", waited.append)
     return waited
 
 

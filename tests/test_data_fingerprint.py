@@ -12,10 +12,10 @@ import pytest
 from data_files import write_cifar_c, write_clean_cifar, write_image
 
 from tta_panda.data import DATASETS
-from tta_panda.data.fetch.make import make_corrupted
-from tta_panda.data.read import cache as cache_module
-from tta_panda.data.read import fingerprint as module
-from tta_panda.data.read.fingerprint import was_made
+from tta_panda.data import cache as cache_module
+from tta_panda.data import dataset as module
+from tta_panda.data.cifar import was_made
+from tta_panda.data.make import make_corrupted
 
 pytestmark = pytest.mark.filterwarnings("ignore::tta_panda.errors.TtaPandaWarning")
 Cache = Callable[[], list[Path]]
@@ -25,7 +25,7 @@ Cache = Callable[[], list[Path]]
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     """What the cache holds; files count as settled at once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache_module, "_SETTLED", 0)
+    monkeypatch.setattr(cache_module, "_CLOCK_TICK", 0)
     return lambda: sorted((tmp_path / "cache").rglob("*"))[2:]
 
 
@@ -118,7 +118,7 @@ def test_an_earlier_time_does_not_hide_a_change(photos: Path) -> None:
 
 def test_files_written_just_now_are_not_cached(photos: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """They could be written again within the same tick of the clock."""
-    monkeypatch.setattr(cache_module, "_SETTLED", 3_000_000_000)
+    monkeypatch.setattr(cache_module, "_CLOCK_TICK", 3_000_000_000)
     now = time.time_ns
     fingerprint(photos)
     assert cache() == []

@@ -13,8 +13,7 @@ from PIL import Image
 
 from tta_panda.data import DATASETS, load_data
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.data.dataset import UNLABELLED, ImageDataset
-from tta_panda.data.read.files import ImageFiles
+from tta_panda.data.dataset import UNLABELLED, ImageDataset, ImageFiles
 from tta_panda.data.stream import Stream
 from tta_panda.errors import DataError, InvalidInputError, TtaPandaWarning
 from tta_panda.images import AS_PUBLISHED
@@ -180,7 +179,7 @@ def test_broken_images_can_be_skipped(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_files_are_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("tta_panda.data.read.cache._SETTLED", 0)
+    monkeypatch.setattr("tta_panda.data.cache._CLOCK_TICK", 0)
     tree(tmp_path / "photos")
     (tmp_path / "photos" / "dog" / "1.png").write_bytes(b"")
     files = load_data("folder", root=tmp_path / "photos")

@@ -8,15 +8,15 @@ import pytest
 from data_files import write_image
 
 from tta_panda.data import load_data
-from tta_panda.data.read.files import ImageFiles
-from tta_panda.data.read.imagenet import imagenet_classes
+from tta_panda.data.dataset import ImageFiles
+from tta_panda.data.source import published_classes
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.images import AS_PUBLISHED
 
 
 def write_imagenet(root: Path) -> None:
     content = write_image(root / "one.png", 8, 8).read_bytes()
-    for number, wnid in enumerate(imagenet_classes()):
+    for number, wnid in enumerate(published_classes("imagenet")):
         (root / wnid).mkdir(parents=True)
         (root / wnid / f"ILSVRC2012_val_{number:08}.JPEG").write_bytes(content)
     (root / "one.png").unlink()
@@ -24,16 +24,16 @@ def write_imagenet(root: Path) -> None:
 
 def test_imagenet_classes_are_those_of_clip() -> None:
     open_clip = pytest.importorskip("open_clip")
-    names = list(imagenet_classes().values())
+    names = list(published_classes("imagenet").values())
     assert len(set(names)) == 1_000
-    assert list(imagenet_classes()) == sorted(imagenet_classes())
+    assert list(published_classes("imagenet")) == sorted(published_classes("imagenet"))
     differing = {index for index in range(1_000) if names[index] != open_clip.IMAGENET_CLASSNAMES[index]}
     assert differing == {744, 836}  # the second "missile" and the first "sunglasses": names have to differ
 
 
 def test_imagenet_synsets_are_in_label_order() -> None:
     info = pytest.importorskip("timm.data")
-    assert info.ImageNetInfo().label_names() == list(imagenet_classes())
+    assert info.ImageNetInfo().label_names() == list(published_classes("imagenet"))
 
 
 def test_imagenet_folders(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from data_files import write_image
 
-from tta_panda.data.read.listing import Found, find_images, images_in
+from tta_panda.data.listing import Found, find_images, images_in
 from tta_panda.errors import DataError
 from tta_panda.escapes import path_text
 

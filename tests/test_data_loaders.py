@@ -13,8 +13,8 @@ import pytest
 from data_files import real_data, write_cifar_c, write_clean_cifar
 
 from tta_panda.data import load_data
+from tta_panda.data.cifar import CIFAR10
 from tta_panda.data.dataset import ImageDataset
-from tta_panda.data.read.cifar import CIFAR10
 from tta_panda.errors import DataError
 
 # CIFAR

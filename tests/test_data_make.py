@@ -12,9 +12,9 @@ import pytest
 from data_files import write_clean_cifar, write_image
 
 from tta_panda.data import load_data
+from tta_panda.data.check import check_root
 from tta_panda.data.corruptions import CORRUPTIONS, corrupt_batch
-from tta_panda.data.fetch.check import check_root
-from tta_panda.data.fetch.make import make_corrupted
+from tta_panda.data.make import make_corrupted
 from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
 
 ALL = (1, 2, 3, 4, 5)
@@ -56,10 +56,10 @@ def test_layout_is_the_published_one(clean: Path, tmp_path: Path) -> None:
 
 
 def test_bytes_do_not_depend_on_workers_or_order(clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tta_panda.data.fetch.make._IMAGES_AT_ONCE", 7)
+    monkeypatch.setattr("tta_panda.data.make._IMAGES_AT_ONCE", 7)
     names = ["snow", "contrast"]
     make_corrupted("cifar10-c", clean, tmp_path / "two", names, [2, 5], workers=2)
-    monkeypatch.setattr("tta_panda.data.fetch.make._IMAGES_AT_ONCE", 500)
+    monkeypatch.setattr("tta_panda.data.make._IMAGES_AT_ONCE", 500)
     make_corrupted("cifar10-c", clean, tmp_path / "one", names, [5])
     first = make_corrupted("cifar10-c", clean, tmp_path / "one", names[::-1], [2, 5])
     assert [(made["made"], made["holds"]) for made in first] == [([2], [2, 5])] * 2
@@ -131,7 +131,7 @@ def test_published_files_are_left_alone(clean: Path, tmp_path: Path) -> None:
 
 
 def test_check_names_what_is_missing_and_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tta_panda.data.fetch.check.TEST_IMAGES", 30)
+    monkeypatch.setattr("tta_panda.data.check.TEST_IMAGES", 30)
     write_clean_cifar(tmp_path, count=30)
     make_corrupted("cifar10-c", tmp_path, tmp_path, ["fog"], [5])
     make_corrupted("cifar10-c", tmp_path, tmp_path, ["snow"], ALL)
@@ -158,7 +158,7 @@ def test_check_names_what_is_missing_and_damaged(tmp_path: Path, monkeypatch: py
 def test_check_names_labels_that_are_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: npt.NDArray[np.generic]
 ) -> None:
-    monkeypatch.setattr("tta_panda.data.fetch.check.TEST_IMAGES", 30)
+    monkeypatch.setattr("tta_panda.data.check.TEST_IMAGES", 30)
     (tmp_path / "CIFAR-10-C").mkdir()
     np.save(tmp_path / "CIFAR-10-C" / "labels.npy", labels)
     assert check_root(tmp_path)[0].status == "damaged"

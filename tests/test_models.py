@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 from tta_panda import ZeroShotClassifier, load_model, make_classifier
-from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
+from tta_panda.data.glyphs import VALIDATION_CLASSES
 from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning, UnknownNameError
 from tta_panda.images import fit_images
 from tta_panda.methods.adaptation import adaptable_copy
@@ -304,7 +304,7 @@ def test_a_model_without_normalisation_cannot_be_trained(tiny):
 
 
 def test_validation_symbols_are_not_benchmark_symbols():
-    from tta_panda.data.glyphs.symbols import BENCHMARK_CLASSES, symbols
+    from tta_panda.data.glyphs import BENCHMARK_CLASSES, symbols
 
     assert not set(VALIDATION_CLASSES) & set(BENCHMARK_CLASSES)
     assert set(VALIDATION_CLASSES) | set(BENCHMARK_CLASSES) <= set(symbols())

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import tta_panda
 from tta_panda.cli import app
-from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
+from tta_panda.data.glyphs import VALIDATION_CLASSES
 from tta_panda.errors import DataError, InvalidInputError, StoreError
 from tta_panda.methods.state import read_state
 from tta_panda.prediction.files import COLUMNS, read_rows

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import tta_panda
 from tta_panda.cli import app
-from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
+from tta_panda.data.glyphs import VALIDATION_CLASSES
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.executors import SerialExecutor
 from tta_panda.prediction.files import as_row, read_rows

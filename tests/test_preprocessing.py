@@ -66,7 +66,7 @@ def test_batched_differs_from_pillow_by_rounding_only(draw: Draw, shape: tuple[i
 
 
 def test_batched_stays_close_on_real_images() -> None:
-    from tta_panda.data.read.cifar import CIFAR10
+    from tta_panda.data.cifar import CIFAR10
 
     images = CIFAR10.load_from(real_data("cifar-10-batches-py").parent).images[:100]
     gaps = np.array([difference(image) for image in images])

@@ -24,8 +24,7 @@ from reference.tpt import encode_prompts, initial_context
 from torch import Tensor
 
 from tta_panda import Panda, Zero, ZeroShotClassifier
-from tta_panda.data.glyphs import draw_glyphs
-from tta_panda.data.glyphs.symbols import VALIDATION_CLASSES
+from tta_panda.data.glyphs import VALIDATION_CLASSES, draw_glyphs
 from tta_panda.methods import METHODS
 from tta_panda.models.openclip import OpenClipModel
 from tta_panda.panda import apply_plan, sample_plan

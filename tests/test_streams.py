@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from records import make_record, plan, run
 from test_results import rows_of
+from tta_panda.data.arrange import ARRANGEMENTS
 
 from tta_panda import CLIP, Stream, Tent, evaluate, load_data
-from tta_panda.data.arrange import ARRANGEMENTS
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.data.dataset import ImageDataset
 from tta_panda.data.order import DOMAIN_ORDERS, IMAGE_ORDERS, Order

@@ -15,7 +15,7 @@ from torch import Tensor
 from tta_panda.data import CLEAN, DATASETS, load_data
 from tta_panda.data.corruptions import ALL_CORRUPTIONS, corrupt_batch
 from tta_panda.data.dataset import UNLABELLED
-from tta_panda.data.read.listing import find_images
+from tta_panda.data.listing import find_images
 from tta_panda.data.stream import Stream
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.models import Classifier, ImageModel, load_model, make_classifier

@@ -96,7 +96,7 @@ def _corrupt(
 
 
 def _draw(source: Path, sheet: Path, names: Sequence[str], severities: list[int], as_json: bool, **how: Any) -> None:
-    from tta_panda.data.corruptions.sheet import draw_sheet, read_for_sheet
+    from tta_panda.data.corruptions.folders import draw_sheet, read_for_sheet
 
     drawn = draw_sheet(read_for_sheet(source.expanduser()), names, severities, **how)
     save_sheet(drawn, sheet, as_json, corruptions=list(names), severities=severities)

@@ -32,7 +32,7 @@ def make(
     """Make a corrupted data set in the published layout. Existing files are kept; only what is missing is made."""
     kept = f"Finished files are in {output}; the same command makes the others."
     with keeping(kept), make_progress("starting", total=1.0) as progress:
-        from tta_panda.data.fetch.make import make_corrupted
+        from tta_panda.data.make import make_corrupted
 
         rows = make_corrupted(
             name,
@@ -64,7 +64,7 @@ def download(
     """Fetch a published data set, verify and unpack it. After an interruption, run the command again to resume."""
     kept = f"What has arrived is in {output}; the same command fetches the rest."
     with keeping(kept), make_progress("connecting", total=None, in_bytes=True) as progress:
-        from tta_panda.data.fetch.download import download as fetch
+        from tta_panda.data.download import download as fetch
 
         rows = fetch(
             name,
@@ -86,7 +86,7 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Verify the data sets in a folder and say what is missing. Fails if something is damaged."""
-    from tta_panda.data.fetch.check import check_root
+    from tta_panda.data.check import check_root
 
     findings = check_root(root.expanduser())
     damaged = sum(finding.status == "damaged" for finding in findings)

@@ -151,7 +151,7 @@ def _pictures(
     """
     import numpy as np
 
-    from tta_panda.data.read.listing import find_images
+    from tta_panda.data.listing import find_images
     from tta_panda.prediction.watch import watch_folder
 
     if options.watch:
@@ -160,7 +160,7 @@ def _pictures(
         lines = (os.fsdecode(line).rstrip("\r\n") for line in sys.stdin.buffer)
         return (line for line in lines if line), None
     found = find_images(places)
-    if found.left_out:
+    if found.skipped:
         say(str(found))
     if not found.paths:
         raise DataError(f"There are no pictures in {', '.join(places)}.")

@@ -112,7 +112,7 @@ class PredictOptions(EngineOptions):
 
     def recipe(self, places: Sequence[Path]) -> Recipe:
         """What predicts."""
-        from tta_panda.data.read.lists import read_lines
+        from tta_panda.data.listing import read_lines
         from tta_panda.images import Decoding
         from tta_panda.methods.options import parse_setting
         from tta_panda.prediction.recipe import Recipe

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tta_panda.errors import InvalidInputError
 from tta_panda.registry import Registry
 
 if TYPE_CHECKING:
     from tta_panda.data.dataset import Dataset
-    from tta_panda.data.read.files import ImageFiles
     from tta_panda.data.source import DataSource
 
 CLEAN = "clean"
@@ -25,13 +24,13 @@ DATASETS: Registry[DataSource] = Registry(
     {
         "glyphs-c": "tta_panda.data.glyphs:GLYPHS_C",
         "glyphs-val-c": "tta_panda.data.glyphs:GLYPHS_VAL_C",
-        "cifar10-c": "tta_panda.data.read.cifar:CIFAR10_C",
-        "cifar100-c": "tta_panda.data.read.cifar:CIFAR100_C",
-        "imagenet-c": "tta_panda.data.read.imagenet:IMAGENET_C",
-        "cifar10": "tta_panda.data.read.cifar:CIFAR10",
-        "cifar100": "tta_panda.data.read.cifar:CIFAR100",
-        "imagenet": "tta_panda.data.read.imagenet:IMAGENET",
-        "folder": "tta_panda.data.read.folders:FOLDER",
+        "cifar10-c": "tta_panda.data.cifar:CIFAR10_C",
+        "cifar100-c": "tta_panda.data.cifar:CIFAR100_C",
+        "imagenet-c": "tta_panda.data.folders:IMAGENET_C",
+        "cifar10": "tta_panda.data.cifar:CIFAR10",
+        "cifar100": "tta_panda.data.cifar:CIFAR100",
+        "imagenet": "tta_panda.data.folders:IMAGENET",
+        "folder": "tta_panda.data.folders:FOLDER",
     },
 )
 
@@ -61,22 +60,21 @@ def load_data(
         root: folder that holds the data set, unless it comes with the package.
         limit: use at most this many images.
         image_list: use only the images named in this text file, one per line; for data sets of image files.
-        skip_broken: leave out image files that cannot be decoded, with a warning that names them.
+        skip_broken: skip image files that cannot be decoded, with a warning that names them.
         ignore_orientation: do not turn image files as their EXIF orientation says.
     """
-    source = DATASETS.get(name)
-    dataset = source.load(Path(root).expanduser() if root is not None else None, corruption, severity)
-    if source.image_files:
-        from tta_panda.data.read.lists import read_image_list, select_listed
+    from tta_panda.data.dataset import ImageFiles
+    from tta_panda.data.listing import read_image_list
 
-        files = cast("ImageFiles", dataset)
-        if image_list is not None:
-            files = select_listed(files, read_image_list(Path(image_list).expanduser()))
-        if ignore_orientation:
-            files = replace(files, decoding=replace(files.decoding, upright=False))
-        return (files.without_broken() if skip_broken else files).head(limit)
+    dataset = DATASETS.get(name).load(Path(root).expanduser() if root is not None else None, corruption, severity)
     if image_list is not None:
-        raise InvalidInputError(
-            f"{name} is not a data set of image files, so the image list {image_list} cannot be used with it."
-        )
+        if not isinstance(dataset, ImageFiles):
+            raise InvalidInputError(
+                f"{name} is not a data set of image files, so the image list {image_list} cannot be used with it."
+            )
+        dataset = dataset.select_listed(read_image_list(Path(image_list).expanduser()))
+    if isinstance(dataset, ImageFiles) and ignore_orientation:
+        dataset = replace(dataset, decoding=replace(dataset.decoding, upright=False))
+    if isinstance(dataset, ImageFiles) and skip_broken:
+        dataset = dataset.without_broken()
     return dataset.head(limit)

@@ -1,22 +1,38 @@
-"""The protocol of data sets, and data sets whose images are in one array."""
+"""What a data set offers (`Dataset`), and the two kinds that are read from disk: one array, or image files."""
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
+import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
+import PIL
 from numpy.typing import NDArray
+from PIL import Image
 
-from tta_panda.errors import DataError, InvalidInputError
-from tta_panda.images import Framing
+from tta_panda.data.cache import digest, remembered
+from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning
+from tta_panda.escapes import path_text
+from tta_panda.executors import available_cores
+from tta_panda.images import AS_SHOWN, Decoding, Framing, fit_picture, read_image
 
 UNLABELLED = -1
 """The label of an image of unknown class: the class can be predicted, but not evaluated."""
 
 Labels = NDArray[Any]  # (N,) integers
 Indices = NDArray[np.int64]
+
+_MAX_THREADS = 16  # Pillow and hashlib release the interpreter's lock, so threads are enough
+_FILES_AT_ONCE = 256  # read by one thread
+_SMALL = 32  # pixels a side: large JPEG files are checked in reduced size
 
 
 class Dataset(Protocol):
@@ -49,7 +65,7 @@ class ImageDataset:
         if self.images.ndim != 4 or self.images.shape[3] != 3 or self.images.dtype != np.uint8:
             found = f"{self.images.dtype} {self.images.shape}"
             raise DataError(f"Images must be a uint8 array of shape (N, H, W, 3), found {found}.")
-        check_labels(self.labels, len(self.images), self.class_names)
+        _check_labels(self.labels, len(self.images), self.class_names)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -58,10 +74,6 @@ class ImageDataset:
         images = np.ascontiguousarray(self.images[indices])
         if fit is None:
             return images
-        from PIL import Image
-
-        from tta_panda.images import fit_picture
-
         return np.stack([np.asarray(fit_picture(Image.fromarray(image), fit)) for image in images])
 
     def head(self, limit: int | None) -> ImageDataset:
@@ -69,7 +81,104 @@ class ImageDataset:
         return replace(self, images=self.images[chosen], labels=self.labels[chosen])
 
 
-def check_labels(labels: Labels, images: int, class_names: Sequence[str]) -> None:
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images of any size in files, decoded by several threads. Only paths and labels are held in memory."""
+
+    paths: tuple[Path, ...]
+    labels: Labels
+    class_names: tuple[str, ...]
+    decoding: Decoding = AS_SHOWN
+
+    def __post_init__(self) -> None:
+        if not (self.labels == UNLABELLED).all():
+            _check_labels(self.labels, len(self.paths), self.class_names)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
+        read = partial(read_image, fit=fit, decoding=self.decoding)
+        with reading_threads() as pool:
+            images = list(pool.map(read, (self.paths[index] for index in indices)))
+        sizes = {image.shape[:2] for image in images}
+        if len(sizes) > 1:
+            found = ", ".join(f"{height} x {width}" for height, width in sorted(sizes)[:5])
+            raise DataError(
+                f"Images of different sizes ({found}) cannot be stacked; give the size to fit them to, as in "
+                "Stream(dataset, batch_size, seed, fit=model.image_size)."
+            )
+        return np.stack(images)
+
+    def head(self, limit: int | None) -> ImageFiles:
+        """At most `limit` images, evenly spaced: images are sorted by class, so the first ones cover few classes."""
+        count = min(checked_limit(limit) or len(self), len(self))
+        return self.select(np.arange(count) * len(self) // max(1, count))
+
+    def select(self, indices: Sequence[int] | Indices) -> ImageFiles:
+        """These images only, in this order."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        return replace(self, paths=tuple(self.paths[index] for index in chosen), labels=self.labels[chosen])
+
+    def select_listed(self, names: Sequence[str]) -> ImageFiles:
+        """The images that a list names, as `folder/stem` or `stem`, in the order of the data set."""
+        wanted = set(names)
+        found: dict[str, int] = {}
+        for index, path in enumerate(self.paths):
+            for name in (f"{path.parent.name}/{path.stem}", path.stem):
+                if name in wanted:
+                    found.setdefault(name, index)
+        absent = sorted(wanted - found.keys())
+        if absent:
+            raise DataError(
+                f"{len(absent)} of the {len(wanted)} listed images are not in {self.paths[0].parent.parent}: "
+                f"{', '.join(absent[:3])}{' ...' if len(absent) > 3 else ''}."
+            )
+        return self.select(sorted(set(found.values())))
+
+    def without_broken(self) -> ImageFiles:
+        """The images that can be decoded; a warning names the others. All are decoded for it, but only once."""
+        text = remembered([f"broken {self.decoding} Pillow {PIL.__version__}"], self.paths, self._find_broken)
+        broken = {int(index): reason for index, reason in json.loads(text).items()}
+        if broken:
+            lines = (f"{path_text(self.paths[index])}: {reason}" for index, reason in broken.items())
+            message = "\n  ".join((f"{len(broken):,} of {len(self):,} images skipped:", *lines))
+            warnings.warn(message, TtaPandaWarning, stacklevel=1)  # from one place, so it is shown once
+        return self.select([index for index in range(len(self)) if index not in broken])
+
+    def _find_broken(self) -> str:
+        with reading_threads() as pool:
+            reasons = pool.map(partial(_why_broken, decoding=self.decoding), self.paths)
+            return json.dumps({index: reason for index, reason in enumerate(reasons) if reason is not None})
+
+    def fingerprint(self, folder: Path) -> str:
+        """A digest of the class names, and of the names below `folder` and the bytes of the images."""
+        return remembered(["fingerprint", *self.class_names], self.paths, partial(self._digest, folder))
+
+    def _digest(self, folder: Path) -> str:
+        parts = [self.paths[first : first + _FILES_AT_ONCE] for first in range(0, len(self), _FILES_AT_ONCE)]
+        with reading_threads() as pool:
+            lines = itertools.chain.from_iterable(pool.map(partial(_contents, folder), parts))
+            return digest([*self.class_names, *lines])[:12]
+
+
+def _why_broken(path: Path, decoding: Decoding) -> str | None:
+    try:
+        read_image(path, _SMALL, decoding)
+    except BrokenImageError as error:
+        return error.reason
+    return None
+
+
+def _contents(folder: Path, paths: Sequence[Path]) -> list[str]:
+    return [f"{path.relative_to(folder).as_posix()}\0{hashlib.sha256(path.read_bytes()).hexdigest()}" for path in paths]
+
+
+def reading_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(_MAX_THREADS, available_cores()))
+
+
+def _check_labels(labels: Labels, images: int, class_names: Sequence[str]) -> None:
     """Raise `DataError` unless every image has a label, and every label a class."""
     if labels.shape != (images,):
         raise DataError(f"{images} images need as many labels, found the shape {labels.shape}.")

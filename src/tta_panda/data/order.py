@@ -1,6 +1,8 @@
-"""Orders of a stream by name: how its domains follow each other, and in which order the images of a domain come.
+"""Orders of a stream: how its domains follow each other, and how the images of a domain are arranged.
 
-The two are independent, and written with a plus where neither is the usual one: `continual+correlated:0.1`.
+The two are independent, and written with a plus where neither is the default: `continual+correlated:0.1`. An
+arrangement takes labels (N,), its parameter and a generator, and returns indices. Where classes are drawn, N images
+are: those of a class in random order, and again from the first when all are used.
 """
 
 from __future__ import annotations
@@ -8,47 +10,30 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
+import numpy as np
+
+from tta_panda.data.dataset import Indices, Labels
 from tta_panda.errors import InvalidInputError, UnknownNameError
+
+Rng = np.random.Generator
 
 RESET, SHUFFLED = "reset", "shuffled"
 
-DOMAIN_ORDERS = {
-    RESET: "each domain is a stream of its own, and methods start afresh with it",
-    "continual": "one domain after another, without a reset",
-    "gradual": "as continual, and each corruption rises from severity 1 to the one that is set, and falls again",
-    "mixed": "the images of all domains are pooled",
-}
-
-
-class ImageOrder(NamedTuple):
-    """What the images of a domain, or of the pool of all, are arranged by."""
-
-    about: str
-    value: float | None = None
-    """Of its parameter, unless another is given; None where it has none."""
-    least: float = 0.0
-    most: float = sys.float_info.max
-
-
-IMAGE_ORDERS = {
-    SHUFFLED: ImageOrder("random"),
-    "sequential": ImageOrder("as the data set has them; image files are sorted by class"),
-    "correlated": ImageOrder("classes come in runs: the smaller the number, the longer; 0 sorts by class", 0.1),
-    "imbalanced": ImageOrder(
-        "one part per class, in which that class is so many times as likely as any other", math.inf, 1.0, math.inf
-    ),
-    "label_shift": ImageOrder(
-        "unequal class frequencies: the smaller the number, the fewer classes; 0 is a single one", 0.1
-    ),
-}
+DOMAIN_ORDERS = (
+    RESET,  # each domain is a stream of its own, and methods start afresh with it
+    "continual",  # one domain after another, without a reset
+    "gradual",  # as continual, and each corruption rises from severity 1 to the one that is set, and falls again
+    "mixed",  # the images of all domains are pooled
+)
 
 
 @dataclass(frozen=True)
 class Order:
-    """An order taken apart; its string is the one spelling of it."""
+    """A parsed order; `str` gives its one spelling."""
 
     domains: str = RESET
     images: str = SHUFFLED
@@ -63,13 +48,13 @@ class Order:
             name, colon, number = word.strip().partition(":")
             if name in DOMAIN_ORDERS and not colon:
                 domains.append(name)
-            elif name in IMAGE_ORDERS:
+            elif name in ARRANGEMENTS:
                 images.append((name, _value(name, number if colon else None)))
             else:
-                raise UnknownNameError("order of a stream", word, (*DOMAIN_ORDERS, *IMAGE_ORDERS))
+                raise UnknownNameError("order of a stream", word, (*DOMAIN_ORDERS, *ARRANGEMENTS))
         if len(domains) > 1 or len(images) > 1:
             raise InvalidInputError(
-                f"An order is one of {', '.join(DOMAIN_ORDERS)}, one of {', '.join(IMAGE_ORDERS)}, or one of each, "
+                f"An order is one of {', '.join(DOMAIN_ORDERS)}, one of {', '.join(ARRANGEMENTS)}, or one of each, "
                 f"as in mixed+correlated:0.1; got {text!r}."
             )
         [order], [(arrangement, value)] = domains or [RESET], images or [(SHUFFLED, None)]
@@ -88,21 +73,108 @@ class Order:
         return self.domains != RESET
 
     def severities(self, severity: int) -> list[int]:
-        """Those that a corruption goes through, one after another."""
+        """The severities of a corruption, one after another."""
         return [*range(1, severity), *range(severity, 0, -1)] if self.domains == "gradual" else [severity]
+
+    def arrange(self, labels: Labels, rng: Rng) -> Indices:
+        """Indices of the images of one domain, or of the pool of all, in this order."""
+        return ARRANGEMENTS[self.images].function(labels, self.value, rng)
+
+
+def shuffled(labels: Labels, value: None, rng: Rng) -> Indices:
+    return rng.permutation(np.arange(len(labels)))
+
+
+def sequential(labels: Labels, value: None, rng: Rng) -> Indices:
+    """As the data set has them; image files are sorted by class."""
+    return np.arange(len(labels))
+
+
+def correlated(labels: Labels, concentration: float, rng: Rng) -> Indices:
+    """Classes in runs, the longer the smaller the concentration.
+
+    Each class is spread by Dirichlet(concentration) over as many slots as there are classes. A slot that holds its
+    share of the images takes no more. Within a slot the classes follow each other. With 0, images are sorted by class.
+    """
+    pools = _pools(labels, rng)
+    rng.shuffle(pools)
+    if concentration == 0:
+        return np.concatenate(pools)
+    slots: list[list[Indices]] = [[] for _ in pools]
+    filled = np.zeros(len(slots))
+    for pool in pools:
+        is_open = (filled < len(labels) / len(slots)).astype(float)
+        shares = rng.dirichlet(np.full(len(slots), concentration)) * is_open
+        shares = shares if shares.sum() > 0 else is_open
+        cuts = (shares.cumsum()[:-1] / shares.sum() * len(pool)).round().astype(int)
+        parts = np.split(pool, cuts)
+        filled += [len(part) for part in parts]
+        for place in np.flatnonzero([len(part) for part in parts]):
+            slots[place].append(parts[place])
+    for slot in slots:
+        rng.shuffle(slot)
+    return np.concatenate([part for slot in slots for part in slot])
+
+
+def imbalanced(labels: Labels, ratio: float, rng: Rng) -> Indices:
+    """A part of the stream for each class, in which it is drawn `ratio` times as often as any other class."""
+    pools = _pools(labels, rng)
+    count = len(pools)
+    favourite = rng.permutation(count)[np.arange(len(labels)) * count // len(labels)]  # (N,)
+    others = (favourite + 1 + rng.integers(max(1, count - 1), size=len(labels))) % count
+    is_favourite = rng.random(len(labels)) < 1 / (1 + (count - 1) / ratio)  # = ratio / (ratio + count - 1)
+    return _draw(pools, np.where(is_favourite, favourite, others))
+
+
+def label_shift(labels: Labels, concentration: float, rng: Rng) -> Indices:
+    """Classes drawn with frequencies from Dirichlet(concentration), the same for the whole stream."""
+    pools = _pools(labels, rng)
+    one = np.eye(len(pools))[rng.integers(len(pools))]  # what concentration 0 means
+    frequencies = rng.dirichlet(np.full(len(pools), concentration)) if concentration else one
+    return _draw(pools, rng.choice(len(pools), len(labels), p=frequencies))
+
+
+class Arrangement(NamedTuple):
+    """An order of images: the function, and the values of its parameter; the default is None if it has none."""
+
+    function: Callable[[Labels, Any, Rng], Indices]
+    default: float | None = None
+    min: float = 0.0
+    max: float = sys.float_info.max
+
+
+ARRANGEMENTS = {
+    SHUFFLED: Arrangement(shuffled),
+    "sequential": Arrangement(sequential),
+    "correlated": Arrangement(correlated, 0.1),
+    "imbalanced": Arrangement(imbalanced, math.inf, 1.0, math.inf),
+    "label_shift": Arrangement(label_shift, 0.1),
+}
 
 
 def _value(name: str, number: str | None) -> float | None:
-    order = IMAGE_ORDERS[name]
+    order = ARRANGEMENTS[name]
     if number is None:
-        return order.value
+        return order.default
     try:
         value = float(number)
     except ValueError:
         value = float("nan")
-    if order.value is None or not order.least <= value <= order.most:
-        takes = (
-            "no number" if order.value is None else f"a number of at least {order.least:g}, as {name}:{order.value:g}"
-        )
-        raise InvalidInputError(f"The order {name} takes {takes}; got {name}:{number}.")
+    if order.default is None or not order.min <= value <= order.max:
+        example = f"a number of at least {order.min:g}, as {name}:{order.default:g}" if order.default else "no number"
+        raise InvalidInputError(f"The order {name} takes {example}; got {name}:{number}.")
     return value
+
+
+def _pools(labels: Labels, rng: Rng) -> list[Indices]:
+    """The images of each class that occurs, in random order."""
+    return [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
+
+
+def _draw(pools: list[Indices], classes: Indices) -> Indices:
+    """Images of these classes (N,), each class's in turn."""
+    drawn = np.empty(len(classes), np.int64)
+    for index, pool in enumerate(pools):
+        places = np.flatnonzero(classes == index)
+        drawn[places] = pool[np.arange(len(places)) % len(pool)]
+    return drawn

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -42,10 +45,15 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource(ABC):
-    """A data set that can be loaded, one domain at a time."""
+    """A data set that can be loaded, one domain at a time.
+
+    A subclass is a layout on disk that any number of data sets share; an instance holds the facts about one of them.
+    """
 
     name: str
     about: str
+    layout: str = ""  # of the files below the root, for messages
+    domains: tuple[str, ...] = (CLEAN, *CORRUPTIONS)  # that runs use unless others are named
     archives: tuple[Archive, ...] = ()  # what `tta-panda data download` fetches
     size: Size | None = None  # where it is known without looking
 
@@ -54,15 +62,13 @@ class DataSource(ABC):
     image_files: ClassVar[bool] = False
     """Whether its images are files of any size, each decoded and fitted to the model."""
 
-    clean_only: ClassVar[bool] = False
-
     @abstractmethod
     def load(self, root: Path | None, corruption: str, severity: int) -> Dataset:
         """The images of one domain."""
 
     def available(self, root: Path | None) -> tuple[str, ...]:
         """The corruptions, and `clean`, that runs use unless others are named."""
-        return (CLEAN,) if self.clean_only else (CLEAN, *CORRUPTIONS)
+        return self.domains
 
     def fingerprint(
         self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
@@ -73,10 +79,30 @@ class DataSource(ABC):
         """
         return None
 
-    def given(self, root: Path | None, layout: str) -> Path:
-        """The root folder; it is a `DataError` if there is none."""
+    def required_root(self, root: Path | None) -> Path:
+        """The absolute root folder; it is a `DataError` if there is none."""
         if root is None:
             raise DataError(
-                f"{self.name} has to be on disk ({layout}): give the folder that holds it with --data-root PATH."
+                f"{self.name} has to be on disk ({self.layout}): give the folder that holds it with --data-root PATH."
             )
         return root.expanduser().absolute()
+
+    def check_is_clean(self, corruption: str) -> None:
+        """Raise `DataError` where a corruption of a data set without any is asked for."""
+        if corruption != CLEAN and self.domains == (CLEAN,):
+            raise DataError(
+                f"{self.name} holds clean images only, not {corruption}: add --corruption clean, or use --data "
+                f"{self.name}-c."
+            )
+
+
+def parse_classes(lines: Iterable[str]) -> dict[str, str]:
+    """Class names by folder, in label order, from lines `folder<TAB>name`; a line without a tab is both."""
+    return {folder: name or folder for folder, _, name in (line.partition("\t") for line in lines)}
+
+
+@cache
+def published_classes(name: str) -> dict[str, str]:
+    """Class names of a published data set by folder, in label order, as used in prompts."""
+    text = resources.files("tta_panda.data").joinpath("class_names", f"{name}.txt").read_text("utf-8")
+    return parse_classes(text.splitlines())

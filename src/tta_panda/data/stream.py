@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from tta_panda.data.arrange import ARRANGEMENTS
 from tta_panda.data.dataset import Dataset, Indices, Labels
 from tta_panda.data.order import Order
 from tta_panda.errors import DataError, InvalidInputError
@@ -82,10 +81,9 @@ class Stream:
     @functools.cached_property
     def plan(self) -> Indices:
         """Places (N,) in `labels`, in the order of the stream. Unless they are mixed, each visit is as it is alone."""
-        arrange, value = ARRANGEMENTS[self._order.images], self._order.value
         starts = [0] if self._order.domains == "mixed" else self._starts
         parts = np.split(self.labels, starts[1:])
-        arranged = [arrange(part, value, np.random.default_rng(self.seed)) for part in parts]
+        arranged = [self._order.arrange(part, np.random.default_rng(self.seed)) for part in parts]
         return np.concatenate([start + indices for start, indices in zip(starts, arranged, strict=True)])
 
     @functools.cached_property

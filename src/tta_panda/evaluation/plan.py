@@ -11,8 +11,8 @@ from typing import Any
 
 from tta_panda.data import AVAILABLE, CLEAN, DATASETS
 from tta_panda.data.corruptions import CORRUPTIONS, expand_corruptions
+from tta_panda.data.listing import list_digest, read_image_list
 from tta_panda.data.order import RESET
-from tta_panda.data.read.lists import list_digest, read_image_list
 from tta_panda.data.source import DataSource
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.evaluation.config import ALL, MethodConfig, RunConfig, StreamConfig

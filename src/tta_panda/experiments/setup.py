@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from tta_panda.data import CLEAN
+from tta_panda.data.cifar import was_made
 from tta_panda.data.corruptions import CORRUPTIONS, GROUPS
-from tta_panda.data.read.fingerprint import was_made
 from tta_panda.errors import InvalidInputError
 from tta_panda.evaluation.config import EMBEDDED, MethodConfig, RunConfig, StreamConfig
 from tta_panda.evaluation.plan import Sources, model_preset, plan_methods, plan_streams

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tta_panda.data.dataset import UNLABELLED
-from tta_panda.data.read.folders import CLASS_LIST, class_folders, named_classes
-from tta_panda.data.read.imagenet import imagenet_classes
+from tta_panda.data.folders import CLASS_LIST, class_folders, named_classes
+from tta_panda.data.source import published_classes
 from tta_panda.errors import InvalidInputError
 from tta_panda.models.base import ImageModel
 from tta_panda.models.linear import LinearHeadModel
@@ -32,7 +32,7 @@ def find_classes(
         found, class_names = named_classes(root)
         folders |= dict(zip(found, class_names, strict=False))
         names |= dict.fromkeys(class_names)
-    imagenet = list(imagenet_classes().values())
+    imagenet = list(published_classes("imagenet").values())
     if len(names) < 2 and isinstance(model, LinearHeadModel) and model.head.out_features == len(imagenet):
         return imagenet, {}
     if len(names) < 2:

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tta_panda.data.read.files import reading_threads
+from tta_panda.data.dataset import reading_threads
 from tta_panda.errors import BrokenImageError
 from tta_panda.images import AS_SHOWN, Decoding, Framing, as_batch, read_image
 from tta_panda.images import Picture as LoadedPicture

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tta_panda.data.read.listing import find_images
+from tta_panda.data.listing import find_images
 from tta_panda.escapes import path_text
 from tta_panda.prediction.reading import PAUSE, Pause
 

@@ -20,12 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tta_panda.errors import InvalidInputError, UnknownNameError
-from tta_panda.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tta_panda.data.corruptions.arrays import Corruption
     from tta_panda.data.corruptions.frost import FrostTextures
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -39,12 +37,6 @@ EXTRA_CORRUPTIONS: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter
 ALL_CORRUPTIONS: tuple[str, ...] = CORRUPTIONS + EXTRA_CORRUPTIONS
 
 Images = NDArray[np.uint8]
-
-_MODULES = {name: module for module, names in GROUPS.items() for name in names}
-_MODULES |= dict(zip(EXTRA_CORRUPTIONS, ("noise", "blur", "weather", "digital"), strict=True))
-_REGISTRY: Registry[Corruption] = Registry(
-    "corruption", {name: f"{__name__}.{module}:{name}" for name, module in _MODULES.items()}
-)
 
 _PIXELS_AT_ONCE = 1 << 17  # larger batches are corrupted in parts, which need less memory and stay in the cache
 _LARGEST_SMALL_SIDE = 64
@@ -114,16 +106,20 @@ def _resolve(
     name: str, severity: int, parameters: str | None, images: Images, frost_textures: FrostTextures | None
 ) -> Callable[[Images, Sequence[np.random.Generator]], Images]:
     """Check the arguments and bind the published strength to the corruption."""
+    from tta_panda.data.corruptions import functions
     from tta_panda.data.corruptions.severity import PARAMETER_SETS
 
-    function = _REGISTRY.get(name)
+    if name not in ALL_CORRUPTIONS:
+        raise UnknownNameError("corruption", name, ALL_CORRUPTIONS)
     _check_severity(severity)
     if parameters is None:
         parameters = "cifar" if min(images.shape[-3:-1]) <= _LARGEST_SMALL_SIDE else "imagenet"
     if parameters not in PARAMETER_SETS:
         raise UnknownNameError("parameter set", str(parameters), PARAMETER_SETS)
     options = {"textures": frost_textures} if name == "frost" else {}
-    return functools.partial(function, values=PARAMETER_SETS[parameters][name][int(severity) - 1], **options)
+    return functools.partial(
+        getattr(functions, name), values=PARAMETER_SETS[parameters][name][int(severity) - 1], **options
+    )
 
 
 def _check_severity(severity: int) -> None:

@@ -6,15 +6,18 @@ import functools
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from tta_panda.data.corruptions.arrays import Floats, Images
-from tta_panda.data.read.listing import images_in
+from tta_panda.data.listing import images_in
 from tta_panda.errors import DataError
 from tta_panda.images import read_image
+
+Images = NDArray[np.uint8]
+Floats = NDArray[np.floating[Any]]
 
 _SIDE = 768  # of a generated texture; a fifth of it still holds a 64 px image several times
 _STEPS = 4

@@ -1,13 +1,15 @@
-"""Find image files: by name, by wildcards, or in folders and the folders in them; and say what is not used."""
+"""Find image files, by name, by wildcards or in folders, and say what is skipped; read lists of names."""
 
 from __future__ import annotations
 
+import codecs
 import glob
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from tta_panda.errors import DataError
 from tta_panda.escapes import path_text
@@ -16,23 +18,24 @@ SUFFIXES = frozenset(
     {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
 )
 _EMPTY = "empty folder"
+_ENCODINGS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
 @dataclass(frozen=True)
 class Found:
-    """Image files, and what was found and is not used."""
+    """Image files, and what was found beside them and is skipped."""
 
     paths: tuple[Path, ...]
-    left_out: dict[Path, str]
-    """With the reason: the suffix of a file that is no image, say."""
+    skipped: dict[Path, str]
+    """With the reason, such as the suffix of a file that is no image."""
 
     def __str__(self) -> str:
-        """As in `5 of 10 files used: 3 .heic, 2 .txt left out; 1 empty folder`."""
-        reasons = Counter(self.left_out.values())
+        """As in `5 of 10 files used: 3 .heic, 2 .txt skipped; 1 empty folder`."""
+        reasons = Counter(self.skipped.values())
         empty = reasons.pop(_EMPTY, 0)
         text = f"{len(self.paths):,} of {len(self.paths) + reasons.total():,} files used"
         if reasons:
-            text += f": {', '.join(f'{count:,} {reason}' for reason, count in reasons.most_common())} left out"
+            text += f": {', '.join(f'{count:,} {reason}' for reason, count in reasons.most_common())} skipped"
         return text + (f"; {empty:,} {_EMPTY}{'s' if empty > 1 else ''}" if empty else "")
 
 
@@ -41,35 +44,35 @@ def find_images(places: Iterable[str | Path]) -> Found:
 
     Args:
         places: files, which are taken whatever their suffix; folders; or wildcards, as `photos/**/*.jpg`. Hidden files
-            and folders are left out unless they are named here.
+            and folders are skipped unless they are named here.
     """
     found: dict[str, Path] = {}
-    left_out: dict[Path, str] = {}
+    skipped: dict[Path, str] = {}
     for place in places:
         for path, reason in _look(Path(place).expanduser()):
             if reason is None:
                 found.setdefault(os.path.abspath(path), path)
             else:
-                left_out[path] = reason
-    return Found(tuple(found.values()), left_out)
+                skipped[path] = reason
+    return Found(tuple(found.values()), skipped)
 
 
 def images_in(folder: Path, *, nested: bool = True) -> Found:
     """The image files in a folder; unlike `find_images`, it does not look for duplicates, which takes time."""
     seen = list(_walk(folder, nested))
-    unused = {path: reason for path, reason in seen if reason is not None}
-    return Found(tuple(path for path, reason in seen if reason is None), unused)
+    skipped = {path: reason for path, reason in seen if reason is not None}
+    return Found(tuple(path for path, reason in seen if reason is None), skipped)
 
 
 def _look(place: Path) -> Iterator[tuple[Path, str | None]]:
-    """What is at a place: paths, each with the reason if it is not used."""
+    """What is at a place: paths, each with the reason if it is skipped."""
     if place.is_dir():
         yield from _walk(place)
     elif place.is_file():
         yield place, None
     elif matches := sorted(glob.glob(str(place), recursive=True)):
         for path in map(Path, matches):
-            yield from _walk(path) if path.is_dir() else [(path, _unused(path))]
+            yield from _walk(path) if path.is_dir() else [(path, _why_skipped(path))]
     else:
         raise DataError(f"There is no file or folder {path_text(place)}, nor does it match any as a wildcard.")
 
@@ -92,13 +95,13 @@ def _walk(folder: Path, nested: bool = True) -> Iterator[tuple[Path, str | None]
         if not visible:
             yield folder, _EMPTY
         is_folder = {each.name: _is(each.is_dir) for each in visible}
-        yield from ((folder / each.name, _unused(each)) for each in visible if not is_folder[each.name])
+        yield from ((folder / each.name, _why_skipped(each)) for each in visible if not is_folder[each.name])
         if nested:
             waiting += [folder / each.name for each in reversed(visible) if is_folder[each.name]]
 
 
-def _unused(entry: Path | os.DirEntry[str]) -> str | None:
-    """Why a file is not used; None for images."""
+def _why_skipped(entry: Path | os.DirEntry[str]) -> str | None:
+    """Why a file is skipped; None for images."""
     suffix = os.path.splitext(entry.name)[1].lower()
     if suffix not in SUFFIXES:
         return suffix or "without suffix"
@@ -111,3 +114,37 @@ def _is(kind: Callable[[], bool]) -> bool:
         return kind()
     except OSError:
         return False
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file that are not blank. UTF-8, or what a byte order mark at its beginning says."""
+    try:
+        content = path.read_bytes()
+        encoding = next((name for mark, name in _ENCODINGS.items() if content.startswith(mark)), "utf-8")
+        return [line.strip() for line in content.decode(encoding).splitlines() if line.strip()]
+    except OSError as error:
+        raise DataError(f"Cannot read {path} ({error.strerror}); expected a text file, one name per line.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not UTF-8 ({error}). Save it as UTF-8, in an editor or with: iconv -f LATIN1 -t UTF-8 FILE"
+        ) from error
+
+
+def read_image_list(path: Path) -> list[str]:
+    """One name per line: `n01440764/ILSVRC2012_val_00000293.JPEG`, or without the folder, or without the suffix."""
+    names = [_name(line) for line in read_lines(path) if not line.startswith("#")]
+    if not names:
+        raise DataError(f"The image list {path} names no image; expected one file name per line.")
+    return sorted(set(names))
+
+
+def list_digest(names: list[str]) -> str:
+    """A short digest for records, of the names only: where the list is stored does not matter."""
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
+
+
+def _name(line: str) -> str:
+    """The last folder and the file's stem, which is all that lists agree on."""
+    path = PurePosixPath(line.split()[0])  # some lists carry a label after the name
+    stem = path.stem if path.suffix.lower() in (".jpeg", ".jpg", ".png") else path.name
+    return f"{path.parent.name}/{stem}" if path.parent.name else stem

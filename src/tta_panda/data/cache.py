@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tta_panda.files import write_atomically
 
-_SETTLED = 3_000_000_000  # nanoseconds; some file systems keep times in steps of two seconds
+_CLOCK_TICK = 3_000_000_000  # nanoseconds; some file systems keep times in steps of two seconds
 
 
 def remembered(what: Sequence[str], paths: Sequence[Path], compute: Callable[[], str]) -> str:
@@ -31,7 +31,7 @@ def remembered(what: Sequence[str], paths: Sequence[Path], compute: Callable[[],
             return text
     text = compute()
     # A file that has just been written could be written again within the same tick of the file system's clock.
-    if max((max(s.st_mtime_ns, s.st_ctime_ns) for s in states), default=0) < now - _SETTLED:
+    if max((max(s.st_mtime_ns, s.st_ctime_ns) for s in states), default=0) < now - _CLOCK_TICK:
         with contextlib.suppress(OSError):
             cached.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(cached, f"{text}\n{digest([text])}")

@@ -10,18 +10,19 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from tta_panda.data import cifar
 from tta_panda.data.corruptions import ALL_CORRUPTIONS, CORRUPTIONS, EXTRA_CORRUPTIONS
-from tta_panda.data.read import cifar
-from tta_panda.data.read.folders import class_folders, corruption_folders
-from tta_panda.data.read.imagenet import FOLDER, IMAGES_PER_CLASS, imagenet_classes
-from tta_panda.data.read.listing import images_in
+from tta_panda.data.folders import IMAGENET_C, class_folders, corruption_folders
+from tta_panda.data.listing import images_in
+from tta_panda.data.source import published_classes
 from tta_panda.errors import DataError
 
 Status = Literal["ok", "partial", "missing", "damaged"]
 Verdict = tuple[Status, str]
 """The status of a file or folder, and a detail."""
 
-TEST_IMAGES = 10_000
+TEST_IMAGES = 10_000  # of CIFAR
+IMAGES_PER_CLASS = 50  # of ImageNet
 
 _CLEAN, _CORRUPTED = (cifar.CIFAR10, cifar.CIFAR100), (cifar.CIFAR10_C, cifar.CIFAR100_C)
 
@@ -41,7 +42,7 @@ def check_root(root: Path) -> list[Finding]:
         raise DataError(f"There is no folder {root}. Give the folder that holds CIFAR-10-C, ImageNet-C, ...")
     findings = [*_cifar(root), *_imagenet(root)]
     if not findings:
-        places = [source.folder for source in (*_CLEAN, *_CORRUPTED)] + [FOLDER]
+        places = [source.layout.partition("/")[0] for source in (*_CLEAN, *_CORRUPTED)] + [IMAGENET_C.folder]
         raise DataError(
             f"{root} holds none of the data sets; expected one of {', '.join(places)} in it. Fetch one with: tta-panda "
             f"data download cifar10-c -o {root}"
@@ -65,13 +66,13 @@ def _checked(data: str, path: Path, check: Callable[[Path], Verdict], if_missing
 
 def _cifar(root: Path) -> Iterator[Finding]:
     for clean in _CLEAN:
-        if (root / clean.folder).is_dir():
-            path = root / clean.pickle
+        path = root / clean.pickle
+        if path.parent.is_dir():
             yield _checked(clean.name, path, partial(_check_md5, clean.md5), f"no {path}")
     for source in _CORRUPTED:
         folder = root if root.name == source.folder else root / source.folder
         if folder.is_dir():
-            labels = partial(_check_labels, source.clean.classes)
+            labels = partial(_check_labels, len(source.class_names()))
             yield _checked(source.name, folder / cifar.LABELS, labels, "without it no corruption can be read")
             extra = [name for name in EXTRA_CORRUPTIONS if (folder / f"{name}.npy").exists()]
             for name in (*CORRUPTIONS, *extra):
@@ -110,7 +111,7 @@ def _check_images(path: Path) -> Verdict:
 
 
 def _imagenet(root: Path) -> Iterator[Finding]:
-    for folder in (root / FOLDER, root):
+    for folder in (root / IMAGENET_C.folder, root):
         there = {name: places[0] for name in ALL_CORRUPTIONS if (places := corruption_folders(folder, name))}
         if any(name in there for name in CORRUPTIONS):
             for name in dict.fromkeys((*CORRUPTIONS, *there)):
@@ -131,7 +132,7 @@ def _check_severities(folder: Path) -> Verdict:
 
 def _check_classes(folder: Path) -> Verdict:
     """Count class folders and their images; the images themselves are not decoded."""
-    classes = imagenet_classes()
+    classes = published_classes("imagenet")
     there = {path.name: path for path in class_folders(folder)}
     if others := sorted(there.keys() - classes.keys()):
         return "damaged", f"folders that are not classes of ImageNet: {', '.join(others[:3])}"

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from tta_panda.errors import DataError
 
 
-def read_test_images(path: Path, classes: int, label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def read_test_images(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images (N, 32, 32, 3) and labels (N,) of the official test pickle."""
     content = _unpickled(path)
     key = label_key.encode()
     if not isinstance(content, dict) or b"data" not in content or key not in content:
         keys = sorted(str(k) for k in content) if isinstance(content, dict) else type(content).__name__
-        raise DataError(f"{path} is not the test pickle of CIFAR-{classes}: expected 'data' and {key!r}, found {keys}.")
+        raise DataError(f"{path} is not the test pickle of CIFAR: expected 'data' and {key!r}, found {keys}.")
     array, labels = content[b"data"], content[key]
     if not isinstance(labels, list) or not all(isinstance(label, int) and label.bit_length() < 32 for label in labels):
         raise DataError(f"{path}: expected a list of whole numbers as {key!r}, found {repr(labels)[:40]}.")

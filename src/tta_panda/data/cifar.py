@@ -1,0 +1,184 @@
+"""CIFAR-10 and CIFAR-100, and their corrupted forms as published: `<corruption>.npy` and `labels.npy`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tta_panda.data import CLEAN
+from tta_panda.data.corruptions import CORRUPTIONS
+from tta_panda.data.dataset import ImageDataset
+from tta_panda.data.pickles import read_test_images
+from tta_panda.data.source import Archive, DataSource, Size, published_classes
+from tta_panda.errors import DataError
+
+SEVERITIES = 5
+LABELS = "labels.npy"
+_MADE = "made with seed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar(DataSource):
+    """10,000 clean test images in the official pickle, and one `.npy` file per corruption, with five severities."""
+
+    classes: str  # list in `class_names`
+    pickle: str  # path of the official file below the root
+    label_key: str
+    md5: str  # of the official file
+    folder: str = ""  # of the corruptions, below the root; none for clean images only
+
+    def load(self, root: Path | None, corruption: str, severity: int) -> ImageDataset:
+        self.check_is_clean(corruption)
+        root = self.required_root(root)
+        if corruption == CLEAN:
+            return self.load_clean(root)
+        folder = self._find(root)
+        labels = open_array(folder / LABELS)
+        path = folder / f"{corruption}.npy"
+        images = open_array(path)
+        if images.shape[1:] != (32, 32, 3) or images.dtype != np.uint8:
+            raise DataError(f"{path} should hold uint8 images (N, 32, 32, 3), found {images.dtype} {images.shape}.")
+        if len(images) != len(labels) or len(images) % SEVERITIES:
+            raise DataError(
+                f"{path} should hold {SEVERITIES} severities of as many images as {LABELS} has rows; "
+                f"found {len(images)} images and {len(labels)} labels."
+            )
+        note = read_note(path)
+        if note is not None and severity not in note["severities"]:
+            made = ", ".join(map(str, note["severities"])) or "none yet"
+            raise DataError(
+                f"{path} holds no images of severity {severity}; made so far: {made}. Add it with: tta-panda data make "
+                f"{self.name} --from CLEAN -o {path.parent.parent} --corruption {path.stem} --severity {severity}"
+            )
+        rows = len(images) // SEVERITIES
+        chosen = slice(rows * (severity - 1), rows * severity)
+        return ImageDataset(images[chosen], labels[chosen], self.class_names())
+
+    def load_clean(self, root: Path) -> ImageDataset:
+        """The images of the pickle, which is in its folder below `root`, in `root`, or `root` itself."""
+        root = root.parent if self.folder and root.name == self.folder else root
+        official = root / self.pickle
+        for path in (root, root / official.name, official):
+            if path.is_file():
+                return ImageDataset(*read_test_images(path, self.label_key), self.class_names())
+        hint = "\nTo run without clean images, use --corruption all." if self.folder else ""
+        raise DataError(
+            f"No clean images of {self.classes} in {root}: expected {official}. Unpack the python version of "
+            f"{self.classes} there, or fetch it with: tta-panda data download {self.classes} -o {root}{hint}"
+        )
+
+    def class_names(self) -> tuple[str, ...]:
+        return tuple(published_classes(self.classes))
+
+    def fingerprint(
+        self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
+    ) -> str | None:
+        """The settings of files that were made here; None for published files, which the name identifies."""
+        if root is not None and corruption != CLEAN:
+            for folder in (root.expanduser(), root.expanduser() / self.folder):
+                if note := read_note(folder / f"{corruption}.npy"):
+                    textures = f", {note['textures']} textures" if "textures" in note else ""
+                    return f"{_MADE} {note.get('seed')}{textures}"
+        return None
+
+    def _find(self, root: Path) -> Path:
+        for folder in (root, root / self.folder):
+            if (folder / LABELS).is_file():
+                return folder
+        raise DataError(
+            f"No {LABELS} in {root} or {root / self.folder}. Unpack {self.folder}.tar and pass the folder with its "
+            f".npy files (or the folder above it) as --data-root PATH. To fetch it: tta-panda data download "
+            f"{self.name} -o {root}; to make it from clean images: tta-panda data make {self.name} --from CLEAN "
+            f"-o {root}"
+        )
+
+
+def was_made(fingerprint: str | None) -> bool:
+    """Whether a fingerprint is that of corrupted images made by `tta-panda data make`, not published ones."""
+    return fingerprint is not None and fingerprint.startswith(_MADE)
+
+
+def note_path(path: Path) -> Path:
+    """The note beside a file that `tta-panda data make` writes; published files have none."""
+    return path.with_suffix(".json")
+
+
+def read_note(path: Path) -> dict[str, Any] | None:
+    """The content of the note beside `path`; None for a published file."""
+    note = note_path(path)
+    try:
+        content = json.loads(note.read_text("utf-8"))
+        return {**content, "severities": [int(severity) for severity in content["severities"]]}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DataError(f"Cannot read {note} ({error}). Delete it and {path.name}, and make the file again.") from error
+
+
+def open_array(path: Path) -> NDArray[Any]:
+    """The array of a `.npy` file, memory-mapped: only what is used is read."""
+    if not path.is_file():
+        found = ", ".join(sorted(p.stem for p in path.parent.glob("[!.]*.npy") if p.name != LABELS)) or "none"
+        raise DataError(f"There is no {path}. Corruptions in that folder: {found}.")
+    try:
+        array: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
+    except OSError as error:
+        raise DataError(
+            f"Cannot read {path} ({error.strerror or error}). Check its permissions with: ls -l {path}"
+        ) from error
+    except Exception as error:  # numpy reports forged headers by exceptions of every kind
+        raise DataError(f"{path} is not a readable .npy file ({error}); download it again.") from error
+    return array
+
+
+def _clean(number: int, pickle: str, label_key: str, md5: str, archive_md5: str) -> Cifar:
+    url = f"https://www.cs.toronto.edu/~kriz/cifar-{number}-python.tar.gz"
+    return Cifar(
+        name=f"cifar{number}",
+        about=f"The 10,000 clean test images of CIFAR-{number}, {pickle}.",
+        layout=pickle,
+        domains=(CLEAN,),
+        archives=(Archive(url, archive_md5, 0.17, (pickle,)),),
+        size=Size(images=10_000, classes=number),
+        classes=f"cifar{number}",
+        pickle=pickle,
+        label_key=label_key,
+        md5=md5,
+    )
+
+
+def _corrupted(clean: Cifar, folder: str, record: int, archive_md5: str) -> Cifar:
+    url = f"https://zenodo.org/records/{record}/files/{folder}.tar"
+    holds = tuple(f"{folder}/{name}.npy" for name in ("labels", *CORRUPTIONS))
+    return replace(
+        clean,
+        name=f"{clean.name}-c",
+        about=f"{folder}/<corruption>.npy; clean images from {clean.pickle} beside it.",
+        layout=f"{folder}/<corruption>.npy",
+        domains=(CLEAN, *CORRUPTIONS),
+        archives=(Archive(url, archive_md5, 2.9, holds),),
+        folder=folder,
+    )
+
+
+CIFAR10 = _clean(
+    10,
+    "cifar-10-batches-py/test_batch",
+    "labels",
+    md5="40351d587109b95175f43aff81a1287e",
+    archive_md5="c58f30108f718f92721af3b95e74349a",
+)
+CIFAR100 = _clean(
+    100,
+    "cifar-100-python/test",
+    "fine_labels",
+    md5="f0ef6b0ae62326f3e7ffdfab6717acfc",
+    archive_md5="eb9058c3a382ffc7106e4002c42a8d85",
+)
+CIFAR10_C = _corrupted(CIFAR10, "CIFAR-10-C", 2535967, "56bf5dcef84df0e2308c6dcbcbbd8499")
+CIFAR100_C = _corrupted(CIFAR100, "CIFAR-100-C", 3555552, "11f0ed0f1191edbf9fa23466ae6021d3")

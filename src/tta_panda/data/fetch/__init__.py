@@ -1,1 +1,0 @@
-"""Download, unpack, make and check data sets on disk."""

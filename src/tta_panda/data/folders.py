@@ -1,0 +1,236 @@
+"""Image files in class folders, or beside a list of classes; clean, or a tree of corruptions.
+
+    root/<class>/**/*.jpg                            clean
+    root/<corruption>/<severity>/<class>/**/*.jpg    corrupted, as ImageNet-C and `tta-panda corrupt` lay it out
+    root/*.jpg and root/classes.txt                  without labels, to predict
+
+`classes.txt` names the classes, one per line; beside class folders, a line is `folder<TAB>name`.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from tta_panda.data import CLEAN
+from tta_panda.data.corruptions import ALL_CORRUPTIONS, CORRUPTIONS, EXTRA_CORRUPTIONS, GROUPS
+from tta_panda.data.dataset import UNLABELLED, ImageFiles
+from tta_panda.data.listing import Found, images_in, read_lines
+from tta_panda.data.source import Archive, DataSource, Size, parse_classes, published_classes
+from tta_panda.errors import DataError, TtaPandaWarning
+from tta_panda.escapes import path_text
+from tta_panda.images import AS_PUBLISHED, AS_SHOWN, Decoding
+
+CLASS_LIST = "classes.txt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFolders(DataSource):
+    """Image files in class folders, identified in records by their content."""
+
+    image_files: ClassVar[bool] = True
+
+    layout: str = "<class>/*.jpg"
+    domains: tuple[str, ...] = ()  # whatever is there, if none are named
+    classes: str | None = None  # list of all class folders in `class_names`; any folders if None
+    folder: str = ""  # may be around the corruptions
+    clean: tuple[str, ...] = ("",)  # where clean images may be; the first of these folders that exists
+    decoding: Decoding = AS_SHOWN
+
+    def load(self, root: Path | None, corruption: str, severity: int) -> ImageFiles:
+        root = self.required_root(root)
+        folder = self.domain(root, corruption, severity)
+        if self.classes is not None:
+            return self._load_published(folder, published_classes(self.classes))
+        folders, names = named_classes(folder, root)
+        if folders:
+            return self._labelled(folder, folders, names)
+        paths = images_in(folder, nested=False).paths
+        if not paths:
+            raise DataError(
+                f"No images in {folder}. Expected {folder}/<class>/*.jpg, or {folder}/*.jpg and a {CLASS_LIST} that "
+                f"names the classes; found {found_in(folder)}."
+            )
+        if not names:
+            raise DataError(
+                f"{folder} holds {len(paths)} images but no class folders. Sort them into {folder}/<class>/, or, to "
+                f"predict only, name the classes one per line in {folder / CLASS_LIST}."
+            )
+        return ImageFiles(paths, np.full(len(paths), UNLABELLED), names, self.decoding)
+
+    def _load_published(self, folder: Path, classes: dict[str, str]) -> ImageFiles:
+        found = {path.name for path in class_folders(folder)}
+        unknown, missing = sorted(found - classes.keys()), sorted(classes.keys() - found)
+        if unknown or missing:
+            problem = f"unknown: {', '.join(unknown[:5])}" if unknown else f"missing: {', '.join(missing[:5])}"
+            raise DataError(
+                f"{folder} should hold the {len(classes):,} class folders of {self.name} ({shortened(list(classes))}); "
+                f"found {found_in(folder)}; {len(unknown or missing)} {problem}. "
+                "For some of the classes, or others, use --data folder."
+            )
+        files = self._labelled(folder, [folder / name for name in classes], tuple(classes.values()))
+        if not len(files):
+            raise DataError(f"The class folders of {folder} hold no images; expected {self.layout}.")
+        return files
+
+    def _labelled(self, folder: Path, classes: Sequence[Path], class_names: tuple[str, ...]) -> ImageFiles:
+        """The images in the class folders of `folder`, sorted by class; a warning says what is skipped."""
+        per_class = [images_in(each) for each in classes]
+        beside = dict.fromkeys(images_in(folder, nested=False).paths, "beside the class folders")
+        skipped = {path: reason for found in per_class for path, reason in found.skipped.items()} | beside
+        found = Found(tuple(path for found in per_class for path in found.paths), skipped)
+        if skipped:
+            warnings.warn(f"{path_text(folder)}: {found}", TtaPandaWarning, stacklevel=3)
+        labels = np.repeat(np.arange(len(per_class)), [len(found.paths) for found in per_class])
+        return ImageFiles(found.paths, labels, class_names, self.decoding)
+
+    def domain(self, root: Path, corruption: str, severity: int) -> Path:
+        """The folder that holds the class folders, or the images, of a domain."""
+        self.check_is_clean(corruption)
+        if corruption == CLEAN:
+            for place in self.clean:
+                if (root / place).is_dir():
+                    return root / place
+            raise DataError(
+                f"No clean images in {root}: expected {root / self.clean[0]}/<class>/*. To run without clean images, "
+                "use --corruption all."
+            )
+        if (root / self.folder).is_dir():
+            root = root / self.folder
+        folders = corruption_folders(root, corruption)
+        for folder in folders:
+            if (folder / str(severity)).is_dir():
+                return folder / str(severity)
+        found = f"severities {found_in(folders[0])} of {corruption}" if folders else found_in(root)
+        raise DataError(
+            f"There is no {root / corruption / str(severity)}. Expected <corruption>/<severity>/<class>/*.jpg in "
+            f"{root}; found {found}. Make it from clean images with: tta-panda corrupt CLEAN {root} --corruption "
+            f"{corruption} --severity {severity}"
+        )
+
+    def available(self, root: Path | None) -> tuple[str, ...]:
+        """The domains of the data set, or whatever is there; `clean` if nothing is, so that loading it says why."""
+        if self.domains:
+            return self.domains
+        root = self.required_root(root)
+        there = tuple(name for name in ALL_CORRUPTIONS if any(map(_is_corruption, corruption_folders(root, name))))
+        clean = class_folders(root) or images_in(root, nested=False).paths
+        return (CLEAN, *there) if clean or not there else there
+
+    def fingerprint(
+        self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
+    ) -> str | None:
+        """A digest of the class names, and of names and bytes of the images."""
+        if root is None:
+            return None
+        try:
+            files = self.load(root, corruption, severity)
+            used = files.without_broken() if skip_broken else files
+            return used.fingerprint(self.domain(self.required_root(root), corruption, severity))
+        except (DataError, OSError):  # loading the data will say what is wrong
+            return None
+
+    def required_root(self, root: Path | None) -> Path:
+        root = super().required_root(root)
+        if not root.is_dir():
+            raise DataError(
+                f"There is no folder {root}. Give the folder that holds {self.name} ({self.layout}) with --data-root "
+                "PATH."
+            )
+        return root
+
+
+def named_classes(folder: Path, root: Path | None = None) -> tuple[list[Path], tuple[str, ...]]:
+    """The class folders in a folder, and their names from the class list there or in the root, if there is one.
+
+    Without class folders, the names are those of the list.
+    """
+    folders = class_folders(folder)
+    found = tuple(path_text(path.name) for path in folders)
+    lists = [path for path in (folder / CLASS_LIST, (root or folder) / CLASS_LIST) if path.is_file()]
+    names = parse_classes(read_lines(lists[0])) if lists else {}
+    if not folders or not names:
+        return folders, found or tuple(names.values())
+    absent = [name for name in found if name not in names]
+    if absent:
+        raise DataError(
+            f"{lists[0]} has no line for the class folder(s) {', '.join(absent[:5])}. Expected one line per class "
+            "folder: its name, a tab, and the class name for the prompt."
+        )
+    return folders, tuple(names[name] for name in found)
+
+
+def corruption_folders(root: Path, corruption: str) -> list[Path]:
+    """Folders of a corruption: in `root`, or in that of its group where archives were unpacked one by one."""
+    group = next((group for group, names in GROUPS.items() if corruption in names), "extra")
+    return [folder for folder in (root / corruption, root / group / corruption) if folder.is_dir()]
+
+
+def class_folders(folder: Path) -> list[Path]:
+    """Sub-folders of classes: all but hidden ones, those of corruptions, and those that hold some of these."""
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_dir()
+        and not path.name.startswith(".")
+        and not _is_corruption(path)
+        and not any(os.path.isdir(f"{path}/{name}") and _is_corruption(path / name) for name in ALL_CORRUPTIONS)
+    )
+
+
+def _is_corruption(folder: Path) -> bool:
+    """Whether it is named after a corruption and holds a severity; the name alone may be a class, such as snow."""
+    return folder.name in ALL_CORRUPTIONS and any((folder / str(severity)).is_dir() for severity in range(1, 6))
+
+
+def found_in(folder: Path) -> str:
+    """What a folder holds, shortened, for messages."""
+    return shortened(sorted(path_text(path.name) for path in folder.iterdir()))
+
+
+def shortened(names: Sequence[str]) -> str:
+    """The first names, and the number of further ones, for messages."""
+    return (", ".join(names[:5]) or "nothing") + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _archive(group: str, md5: str, gigabytes: float) -> Archive:
+    names = EXTRA_CORRUPTIONS if group == "extra" else GROUPS[group]
+    holds = tuple(f"{name}/{severity}" for name in names for severity in range(1, 6))
+    return Archive(f"https://zenodo.org/records/2235448/files/{group}.tar", md5, gigabytes, holds, "ImageNet-C", group)
+
+
+FOLDER = ImageFolders(name="folder", about="Your own images: folder/<class>/*, or folder/* and classes.txt.")
+IMAGENET = ImageFolders(
+    name="imagenet",
+    about="ImageNet's 50,000 validation images, <wnid>/*.JPEG.",
+    layout="<wnid>/*.JPEG",
+    domains=(CLEAN,),
+    classes="imagenet",
+    clean=("val", "validation", ""),
+    decoding=AS_PUBLISHED,
+    size=Size(images=50_000, classes=1000),
+)
+IMAGENET_C = ImageFolders(
+    name="imagenet-c",
+    about="ImageNet-C, <corruption>/<severity>/<wnid>/*.JPEG; clean images from val/ beside it.",
+    layout="<corruption>/<severity>/<wnid>/*.JPEG",
+    domains=(CLEAN, *CORRUPTIONS),
+    classes="imagenet",
+    folder="ImageNet-C",
+    clean=("val", "validation"),
+    decoding=AS_PUBLISHED,
+    size=Size(images=50_000, classes=1000),
+    archives=(
+        _archive("noise", "e80562d7f6c3f8834afb1ecf27252745", 22),
+        _archive("blur", "2d8e81fdd8e07fef67b9334fa635e45c", 7),
+        _archive("weather", "33ffea4db4d93fe4a428c40a6ce0c25d", 13),
+        _archive("digital", "89157860d7b10d5797849337ca2e5c03", 8),
+        _archive("extra", "d492dfba5fc162d8ec2c3cd8ee672984", 16),
+    ),
+)

@@ -1,1 +1,0 @@
-"""Read published data sets and folders of images."""
