@@ -107,7 +107,7 @@ def test_notes_are_shown_once(
             main()
     assert ended.value.code == 0
     assert capsys.readouterr().err.strip().splitlines() == [
-        f"note: {photos}: 7 of 10 files used: 2 .heic, 1 .txt left out",
+        f"note: {photos}: 7 of 10 files used: 2 .heic, 1 .txt skipped",
         "note: 1 of 7 images skipped:",
         f"  {photos}/star/empty.png: empty file",
     ]

@@ -23,14 +23,11 @@ from tta_panda.data.corruptions import (
     CORRUPTIONS,
     EXTRA_CORRUPTIONS,
     GROUPS,
-    arrays,
-    blur,
     corrupt,
     corrupt_batch,
-    digital,
     frost,
+    functions,
     image_rng,
-    weather,
 )
 from tta_panda.data.corruptions.severity import CIFAR, IMAGENET
 from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
@@ -248,7 +245,7 @@ def test_disk_kernel_is_a_softened_disk(radius: float, rim: float) -> None:
     disk = (np.hypot(x, y) <= radius) / np.count_nonzero(np.hypot(x, y) <= radius)
     soft = np.exp(-(taps**2) / (2 * rim**2))
     expected = ndimage.correlate(disk, np.outer(soft, soft) / soft.sum() ** 2, mode="mirror")
-    kernel = blur.disk_kernel(radius, rim)
+    kernel = functions.disk_kernel(radius, rim)
     margin = (2 * reach + 1 - len(kernel)) // 2  # the published kernel with its empty border cut off
     assert np.allclose(np.pad(kernel, margin), expected, atol=1e-6)
 
@@ -256,7 +253,7 @@ def test_disk_kernel_is_a_softened_disk(radius: float, rim: float) -> None:
 @pytest.mark.parametrize(("angle", "step"), [(0, (0, 1)), (90, (1, 0)), (-90, (-1, 0)), (45, (1, 1))])
 def test_motion_blur_is_half_a_gaussian_along_its_angle(angle: float, step: tuple[int, int]) -> None:
     radius, sigma = 6, 2.0
-    out = blur.motion_blurred(point(), radius, sigma, angle)[..., 0].astype(float)
+    out = functions.motion_blurred(point(), radius, sigma, angle)[..., 0].astype(float)
     weights = np.exp(-(np.arange(2 * radius + 1) ** 2) / (2 * sigma**2))
     weights *= 255 / weights.sum()
     if angle == 45:  # thirteen steps of length one on a diagonal of length sqrt(2): some fall on the same pixel
@@ -271,7 +268,7 @@ def test_motion_blur_is_half_a_gaussian_along_its_angle(angle: float, step: tupl
 def test_motion_blur_continues_the_edge() -> None:
     image = np.zeros((32, 32, 3), dtype=np.uint8)
     image[:, 20:] = 200
-    assert (blur.motion_blurred(image, 20, 15, 0)[:, 20:] == 200).all()
+    assert (functions.motion_blurred(image, 20, 15, 0)[:, 20:] == 200).all()
 
 
 def published_zoom(image: NDArray[np.floating], factor: float) -> NDArray[np.floating]:
@@ -287,7 +284,7 @@ def published_zoom(image: NDArray[np.floating], factor: float) -> NDArray[np.flo
 @pytest.mark.parametrize("side", [32, 50])
 def test_clipped_zoom_agrees_with_scipy(factor: float, side: int) -> None:
     image = np.random.default_rng(0).normal(size=(side, side, 2))
-    assert np.allclose(arrays.clipped_zoom(image[None], factor)[0], published_zoom(image, factor))
+    assert np.allclose(functions.clipped_zoom(image[None], factor)[0], published_zoom(image, factor))
 
 
 def test_zoom_blur_is_the_mean_of_its_zooms() -> None:
@@ -303,7 +300,10 @@ def test_zoom_blur_is_the_mean_of_its_zooms() -> None:
 def test_glass_blur_agrees_with_the_literal_loop(reach: int) -> None:
     height, width, passes = 30, 41, 3
     image = np.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    out = blur.glass_blur(image[None], [np.random.default_rng(7)], (0.05, reach, passes))[0]  # too little to smooth
+    # A sigma of 0.05 is too little to smooth.
+    out = functions.glass_blur(image[None], [np.random.default_rng(7)], (0.05, reach, passes))[
+        0
+    ]  # too little to smooth
     rng, x = np.random.default_rng(7), image.copy()
     for _ in range(passes):
         offsets = rng.integers(-reach, reach, size=(2, height - 2 * reach, width - 2 * reach))
@@ -321,8 +321,8 @@ def test_glass_blur_smooths_before_and_after() -> None:
     def smooth(x: Bytes) -> Bytes:
         return (ndimage.gaussian_filter(x / 255, (sigma, sigma, 0), mode="nearest") * 255).astype(np.uint8)
 
-    shuffled = blur.glass_blur(smooth(image)[None], [np.random.default_rng(3)], (0.05, 2, 1))[0]
-    out = blur.glass_blur(image[None], [np.random.default_rng(3)], (sigma, 2, 1))[0]
+    shuffled = functions.glass_blur(smooth(image)[None], [np.random.default_rng(3)], (0.05, 2, 1))[0]
+    out = functions.glass_blur(image[None], [np.random.default_rng(3)], (sigma, 2, 1))[0]
     assert largest_gap(out, smooth(shuffled)) <= 2
 
 
@@ -382,7 +382,7 @@ def literal_plasma(rng: np.random.Generator, size: int, decay: float) -> NDArray
 
 
 def test_plasma_agrees_with_the_literal_loop() -> None:
-    clouds = weather.plasma([np.random.default_rng(2), np.random.default_rng(3)], 32, 1.75)
+    clouds = functions.plasma([np.random.default_rng(2), np.random.default_rng(3)], 32, 1.75)
     for seed, cloud in ((2, clouds[0]), (3, clouds[1])):
         assert np.allclose(cloud, literal_plasma(np.random.default_rng(seed), 32, 1.75))
 
@@ -520,7 +520,7 @@ def test_elastic_agrees_with_scipy(table: str, severity: int) -> None:
 
 def test_elastic_field_statistics() -> None:
     strength, smoothness = 3.2, 0.96
-    field = digital.displacement((300, 300), strength, smoothness, np.random.default_rng(0))
+    field = functions.displacement((300, 300), strength, smoothness, np.random.default_rng(0))
     axis = np.exp(-(np.arange(-3, 4) ** 2) / (2 * smoothness**2))  # three sigma
     axis /= axis.sum()
     expected = strength / math.sqrt(3) * (axis**2).sum()  # uniform(-1, 1) has variance 1/3

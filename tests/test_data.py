@@ -17,7 +17,7 @@ from tta_panda.data.glyphs import (
     VALIDATION_CLASSES,
     draw_glyphs,
     masks,
-    render,
+    place_symbol,
     symbol_name,
     symbols,
 )
@@ -64,7 +64,7 @@ def test_symbols_stand_out_from_their_background():
     luma = np.array([0.299, 0.587, 0.114])
     for background in np.linspace(0, 1, 11):
         canvas = np.full((32, 32, 3), background, np.float32)
-        render.place_symbol(canvas, "heart", rng, scale=0.9, centre=np.zeros(2))
+        place_symbol(canvas, "heart", rng, scale=0.9, centre=np.zeros(2))
         assert np.ptp(canvas @ luma) > 0.24
 
 

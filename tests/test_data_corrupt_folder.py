@@ -153,7 +153,7 @@ def test_clean_images_and_their_classes_are_copied(images: Path, tmp_path: Path)
     (images / "classes.txt").write_text("a\tfirst\nb\n")
     (images / "a" / "broken.png").write_bytes(b"")
     write_image(images / "b" / "moving.gif")
-    with pytest.warns(TtaPandaWarning, match=r"in: 6 of 7 files used: 1 \.txt left out"):
+    with pytest.warns(TtaPandaWarning, match=r"in: 6 of 7 files used: 1 \.txt skipped"):
         corrupt_folder(images, tmp_path / "out", ["contrast"], [5], clean=True)
     made = files(tmp_path / "out")
     assert {name for name in made if "/5/" not in name} == {

@@ -57,7 +57,7 @@ def test_imagenet_folders(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="is not a data set of image files"):
         load_data("glyphs-c", image_list=names)
 
-    with pytest.raises(DataError, match=r"beside it.*To run without clean images, use --corruption all"):
+    with pytest.raises(DataError, match=r"val/<class>.*To run without clean images, use --corruption all"):
         load_data("imagenet-c", "clean", root=tmp_path)
     write_imagenet(tmp_path / "val")
     assert load_data("imagenet-c", "clean", root=tmp_path).paths[0].is_relative_to(tmp_path / "val")

@@ -1,4 +1,4 @@
-"""Finding image files: places of every kind, what is left out and why, and names that are not UTF-8."""
+"""Finding image files: places of every kind, what is skipped and why, and names that are not UTF-8."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def names(found: Found) -> list[str]:
 def test_folders_are_searched_with_the_folders_in_them(photos: Path) -> None:
     found = find_images([photos])
     assert names(found) == [f"photos/{name}" for name in ("a.jpg", "b.png", "z.PNG", "deep/d.gif", "deep/er/c.webp")]
-    assert str(found) == "5 of 10 files used: 3 .heic, 2 .txt left out"
-    assert found.left_out[photos / "deep" / "3.heic"] == ".heic"
+    assert str(found) == "5 of 10 files used: 3 .heic, 2 .txt skipped"
+    assert found.skipped[photos / "deep" / "3.heic"] == ".heic"
     assert names(images_in(photos, nested=False)) == ["photos/a.jpg", "photos/b.png", "photos/z.PNG"]
     assert images_in(photos) == found
 
@@ -44,7 +44,7 @@ def test_empty_folders_are_said(photos: Path) -> None:
     for name in ("none", "nothing"):
         (photos / name).mkdir()
     (photos / "none" / ".DS_Store").write_text("hidden")
-    assert str(find_images([photos])) == "5 of 10 files used: 3 .heic, 2 .txt left out; 2 empty folders"
+    assert str(find_images([photos])) == "5 of 10 files used: 3 .heic, 2 .txt skipped; 2 empty folders"
     assert str(find_images([photos / "none"])) == "0 of 0 files used; 1 empty folder"
 
 
@@ -60,7 +60,7 @@ def test_wildcards(photos: Path) -> None:
     assert set(names(find_images(["photos/**/*.[gw]*"]))) == {"photos/deep/d.gif", "photos/deep/er/c.webp"}
     everything = find_images(["photos/*"])
     assert sorted(names(everything)) == sorted(names(find_images([photos])))
-    assert str(everything) == "5 of 10 files used: 3 .heic, 2 .txt left out"
+    assert str(everything) == "5 of 10 files used: 3 .heic, 2 .txt skipped"
     write_image(photos / "odd[1].png")
     assert names(find_images(["photos/odd[1].png"])) == ["photos/odd[1].png"]
 
@@ -68,7 +68,7 @@ def test_wildcards(photos: Path) -> None:
 def test_files_that_are_named_are_used_whatever_their_suffix(photos: Path) -> None:
     write_image(photos / "b.png").rename(photos / "no-suffix")
     assert names(find_images(["photos/no-suffix", "photos/.hidden.png"])) == ["photos/no-suffix", "photos/.hidden.png"]
-    assert find_images([photos]).left_out[photos / "no-suffix"] == "without suffix"
+    assert find_images([photos]).skipped[photos / "no-suffix"] == "without suffix"
 
 
 def test_places_that_do_not_exist_are_an_error(photos: Path) -> None:
@@ -83,7 +83,7 @@ def test_folders_may_be_called_like_images_and_links_lead_anywhere(photos: Path)
     (photos / "gone.png").symlink_to("nowhere.png")
     found = find_images([photos])
     assert len(found.paths) == 6 and "photos/folder.png/e.png" in names(found)
-    assert found.left_out[photos / "gone.png"] == "unreadable"
+    assert found.skipped[photos / "gone.png"] == "unreadable"
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="everything is readable for this user")

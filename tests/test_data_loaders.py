@@ -44,7 +44,7 @@ def test_pickles_of_today_are_read_as_well(tmp_path: Path, protocol: int) -> Non
     images = np.arange(6144, dtype=np.uint8).reshape(2, 3072)
     for rows in (images, np.asfortranarray(images)):
         (tmp_path / "test_batch").write_bytes(pickle.dumps({b"data": rows, b"labels": [3, 8]}, protocol=protocol))
-        dataset = CIFAR10.load_from(tmp_path)
+        dataset = CIFAR10.load_clean(tmp_path)
         assert np.array_equal(dataset.images.transpose(0, 3, 1, 2).reshape(2, 3072), images)
         assert dataset.labels.tolist() == [3, 8]
 
@@ -56,7 +56,7 @@ def test_pickles_of_python_2_are_read_as_the_official_ones(tmp_path: Path) -> No
     state = b"(K\x01(K\x01M\x00\x0ct" + dtype
     content = b"\x80\x02}(U\x04data" + array + state + b"\x89T\x00\x0c\x00\x00" + pixels + b"tbU\x06labels](K\x07eu."
     (tmp_path / "test_batch").write_bytes(content)
-    dataset = CIFAR10.load_from(tmp_path)
+    dataset = CIFAR10.load_clean(tmp_path)
     assert dataset.images.transpose(0, 3, 1, 2).tobytes() == pixels
     assert dataset.labels.tolist() == [7]
 
@@ -109,7 +109,7 @@ def test_pickles_with_anything_but_bytes_are_refused(
     whole = guest.content if isinstance(guest, Bare) else pickle.dumps({b"data": guest, b"labels": [0]}, protocol=3)
     (tmp_path / "test_batch").write_bytes(whole)
     with pytest.raises(DataError, match=f"asks for .*{asked}.*was not run"):
-        CIFAR10.load_from(tmp_path)
+        CIFAR10.load_clean(tmp_path)
     assert not (tmp_path / "pwned").exists()
 
 
@@ -118,7 +118,7 @@ def test_bytes_cannot_be_turned_into_objects_later(tmp_path: Path) -> None:
     disguised = Request(np.dtype, ("u1", False, True), (3, "|", None, None, None, -1, -1, 63))
     array = Request(*ARRAY, (1, (1, 3072), disguised, False, b"A" * 3072))
     (tmp_path / "test_batch").write_bytes(pickle.dumps({b"data": array, b"labels": [0]}, protocol=3))
-    images = CIFAR10.load_from(tmp_path).images
+    images = CIFAR10.load_clean(tmp_path).images
     assert images.dtype == np.uint8
     assert (images == ord("A")).all()
 
@@ -137,7 +137,7 @@ def test_a_pickle_takes_no_more_memory_than_it_has(tmp_path: Path, content: byte
     (tmp_path / "test_batch").write_bytes(content)
     tracemalloc.start()
     with pytest.raises(DataError, match=r"test_batch (cannot be read|is not the test pickle)"):
-        CIFAR10.load_from(tmp_path)
+        CIFAR10.load_clean(tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**24
@@ -165,7 +165,7 @@ def test_a_pickle_takes_no_more_memory_than_it_has(tmp_path: Path, content: byte
 def test_damaged_pickles_are_explained(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "test_batch").write_bytes(content)
     with pytest.raises(DataError, match=message):
-        CIFAR10.load_from(tmp_path)
+        CIFAR10.load_clean(tmp_path)
 
 
 def test_corrupted_cifar_is_mapped_not_loaded(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_batched_differs_from_pillow_by_rounding_only(draw: Draw, shape: tuple[i
 def test_batched_stays_close_on_real_images() -> None:
     from tta_panda.data.cifar import CIFAR10
 
-    images = CIFAR10.load_from(real_data("cifar-10-batches-py").parent).images[:100]
+    images = CIFAR10.load_clean(real_data("cifar-10-batches-py").parent).images[:100]
     gaps = np.array([difference(image) for image in images])
     assert gaps[:, 0].max() < 1.5
     assert gaps[:, 1].max() < 0.32

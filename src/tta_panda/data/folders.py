@@ -86,7 +86,7 @@ class ImageFolders(DataSource):
         skipped = {path: reason for found in per_class for path, reason in found.skipped.items()} | beside
         found = Found(tuple(path for found in per_class for path in found.paths), skipped)
         if skipped:
-            warnings.warn(f"{path_text(folder)}: {found}", TtaPandaWarning, stacklevel=3)
+            warnings.warn(f"{path_text(folder)}: {found}", TtaPandaWarning, stacklevel=1)  # shown once, whoever calls
         labels = np.repeat(np.arange(len(per_class)), [len(found.paths) for found in per_class])
         return ImageFiles(found.paths, labels, class_names, self.decoding)
 

@@ -91,15 +91,15 @@ def _images(source: Path, target: Path) -> list[str]:
     if source.resolve() == target.resolve():
         raise InvalidInputError(f"IN and OUT are the same folder, {source}; choose another OUT.")
     made, found = target.resolve(), images_in(source)
-    left_out = {
+    skipped = {
         path: reason
-        for path, reason in found.left_out.items()
+        for path, reason in found.skipped.items()
         if made not in path.resolve().parents and path != source / CLASS_LIST
     }
-    found = Found(tuple(path for path in found.paths if made not in path.resolve().parents), left_out)
+    found = Found(tuple(path for path in found.paths if made not in path.resolve().parents), skipped)
     if not found.paths:
         raise DataError(f"{source} holds no images (.jpg, .png, ...), nor do the folders in it: {found}.")
-    if left_out:
+    if skipped:
         warnings.warn(f"{path_text(source)}: {found}", TtaPandaWarning, stacklevel=3)
     return sorted(path.relative_to(source).as_posix() for path in found.paths)
 
