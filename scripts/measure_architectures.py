@@ -9,10 +9,9 @@ import timm
 import torch
 
 from tta_panda.models.adapter import square_side
-from tta_panda.models.catalogue import SIZES
 from tta_panda.models.linear import LITE0
 from tta_panda.models.loading import open_clip_silenced
-from tta_panda.models.sources import SOURCES
+from tta_panda.models.names import SIZES, SOURCES
 
 
 def measure(architecture: str) -> tuple[int | None, int | None]:
@@ -40,8 +39,7 @@ def measure_lite0() -> tuple[int, int]:
 
 
 def main() -> None:
-    embedded = {name: f"local-dir:{source.directory}" for name, source in SOURCES.items() if source.embedded}
-    sizes = {name: measure(place) for name, place in embedded.items()} | {"lite0": measure_lite0()}
+    sizes = {"mini": measure(f"local-dir:{SOURCES['mini'].directory}"), "lite0": measure_lite0()}
     sizes |= {name: measure(name) for name in open_clip.list_models()}
     lines = [f" {json.dumps(name)}: {json.dumps(size)}" for name, size in sizes.items()]
     SIZES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

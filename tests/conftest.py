@@ -89,7 +89,9 @@ def make_tiny(seed: int = 0) -> OpenClipModel:
     open_clip.set_model_preprocess_cfg(
         clip, {"size": 32, "mean": open_clip.OPENAI_DATASET_MEAN, "std": open_clip.OPENAI_DATASET_STD}
     )
-    return OpenClipModel(clip, _tokenizer(), "tiny", negative_patch_size=8)
+    model = OpenClipModel(clip, _tokenizer(), name="tiny")
+    model.negative_patch_size = 8
+    return model
 
 
 @functools.cache

@@ -39,7 +39,7 @@ MAY_IMPORT = {
         "app",
     },
 }
-COMMON = {"allocator", "checks", "chunks", "errors", "escapes", "files", "images", "progress", "registry"}
+COMMON = {"allocator", "checks", "chunks", "errors", "escapes", "files", "images", "pickles", "progress", "registry"}
 COMMON |= {"state", "executors", "ray_executor"}
 
 

@@ -16,7 +16,7 @@ from tta_panda import load_model, make_classifier
 from tta_panda.cli import app
 from tta_panda.errors import InvalidInputError, MissingExtraError, UnknownNameError, UnsupportedModelError
 from tta_panda.methods import create_method
-from tta_panda.models.backends import check_backend
+from tta_panda.models.devices import check_backend
 
 installed = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed")
 

@@ -20,9 +20,8 @@ from torch import nn
 
 from tta_panda import load_model
 from tta_panda.errors import ModelLoadError, TtaPandaWarning
-from tta_panda.models.checkpoints import read_state_dict, weights_hash
+from tta_panda.models.checkpoints import is_torchscript, read_state_dict, read_torchscript, weights_hash
 from tta_panda.models.loading import only_weights
-from tta_panda.models.torchscript import is_torchscript, read_torchscript
 
 
 @pytest.fixture
@@ -198,6 +197,40 @@ def test_a_pickle_takes_no_more_memory_than_it_has(archive, tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**24
+
+
+@pytest.mark.parametrize("archived", [False, True], ids=["plain", "in an archive"])
+def test_a_pickle_cannot_ask_for_memory(archived, tmp_path):
+    pickled = b"\x80\x02cbuiltins\nbytearray\n\x8a\x05" + (6 * 10**9).to_bytes(5, "little") + b"\x85R."
+    file = tmp_path / "weights.pt"
+    if archived:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("archive/data.pkl", pickled)
+            archive.writestr("archive/version", "3\n")
+    else:
+        torch.save({}, file, _use_new_zipfile_serialization=False)
+        file.write_bytes(file.read_bytes().replace(b"\x80\x02}q\x00.", pickled))
+    with pytest.raises(ModelLoadError, match=r"asks for builtins\.bytearray"):
+        read_state_dict(file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vision_cfg": {"width": 8192}}, r"a network of [\d,]{12,} parameters"),
+        ({"text_cfg": {"layers": 10**9}}, "a network of 1,000,000,000 layers"),
+        ({"vision_cfg": {"image_size": 10**6}}, r"a network of [\d,]{12,} parameters"),
+    ],
+    ids=["width", "layers", "image size"],
+)
+def test_a_configuration_takes_no_more_memory_than_its_weights(changes, message, tiny_checkpoint):
+    file = tiny_checkpoint / "open_clip_config.json"
+    config = json.loads(file.read_text())
+    for part, change in changes.items():
+        config["model_cfg"][part] |= change
+    file.write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match=message):
+        load_model(str(tiny_checkpoint))
 
 
 @pytest.mark.parametrize(

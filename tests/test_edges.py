@@ -157,7 +157,7 @@ def test_sar_skips_a_quarter_of_the_blocks_unless_told(tiny_classifier):
     torch.manual_seed(0)
     clip = open_clip.CLIP(**{**TINY, "vision_cfg": {**TINY["vision_cfg"], "layers": 12}})
     open_clip.set_model_preprocess_cfg(clip, {"size": 32, "mean": (0.5,) * 3, "std": (0.5,) * 3})
-    deep = OpenClipModel(clip, tiny_classifier.model.tokenizer, "deep", 8)
+    deep = OpenClipModel(clip, tiny_classifier.model.tokenizer, name="deep")
     method = SAR(ZeroShotClassifier(deep, tiny_classifier.class_names))
     blocks = {int(name.split(".")[3]) for name in method.adapted if "resblocks" in name}
     assert blocks == set(range(9))

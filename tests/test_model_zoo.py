@@ -175,7 +175,7 @@ def test_both_adapters_agree_on_converted_weights(zoo, images):
     open_clip.set_model_preprocess_cfg(
         clip, {"size": 32, "mean": open_clip.OPENAI_DATASET_MEAN, "std": open_clip.OPENAI_DATASET_STD}
     )
-    ours = OpenClipModel(clip, open_clip.SimpleTokenizer(context_length=77), "converted")
+    ours = OpenClipModel(clip, open_clip.SimpleTokenizer(context_length=77), name="converted")
     with torch.no_grad():
         prepared = ours.prepare(images[:4])
         torch.testing.assert_close(ours.encode_image(prepared), theirs.encode_image(prepared), **CLOSE)

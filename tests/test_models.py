@@ -19,9 +19,8 @@ from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning,
 from tta_panda.images import fit_images
 from tta_panda.methods.adaptation import adaptable_copy
 from tta_panda.models import VisionLanguageModel, base
-from tta_panda.models.names import ModelName
-from tta_panda.models.quickgelu import tag_uses_quick_gelu
-from tta_panda.models.sources import SOURCES
+from tta_panda.models.names import SOURCES, ModelName
+from tta_panda.models.openclip import tag_uses_quick_gelu
 
 
 def test_mini_is_small_and_reads_symbols(mini, mini_classifier):
@@ -107,7 +106,7 @@ def test_directions_count_how_classes_differ(embeddings, directions):
         ({"cat", "dog"}, r"no order; write sorted\(class_names\)"),
         (["cat", None], "must be strings, got None"),
         (["cat", b"dog"], "must be strings, got b'dog'"),
-        (["Cat", "dog", "cat"], "'Cat' and 'cat' are the same to tiny: it reads small and capital letters alike"),
+        (["Cat", "dog", "cat"], "'Cat' and 'cat' are the same to tiny: it ignores case"),
     ],
 )
 def test_class_names_are_checked(tiny, names, message):

@@ -45,7 +45,7 @@ def make_narrow(classes: int) -> ZeroShotClassifier:
         **{**TINY, "text_cfg": {"context_length": 12, "vocab_size": 49408, "width": 8, "heads": 1, "layers": 1}}
     )
     open_clip.set_model_preprocess_cfg(clip, {"size": 32, "mean": (0.5,) * 3, "std": (0.5,) * 3})
-    model = OpenClipModel(clip, open_clip.SimpleTokenizer(context_length=12), "narrow", 8)
+    model = OpenClipModel(clip, open_clip.SimpleTokenizer(context_length=12), name="narrow")
     return ZeroShotClassifier(model, [f"c{number}" for number in range(classes)])
 
 

@@ -118,3 +118,12 @@ def test_what_cannot_be_wrapped_is_explained():
         wrap_model(nn.Linear(2, 2))
     with pytest.raises(InvalidInputError, match=r"wrap_model\(network, tokenizer=open_clip.get_tokenizer"):
         wrap_model(make_clip())
+
+
+def test_a_network_without_preprocessing_says_what_to_set():
+    network = open_clip.CLIP(**TINY)
+    tokenizer = open_clip.get_tokenizer("ViT-B-32")
+    with pytest.raises(InvalidInputError, match=r"missing: mean, std.*set_model_preprocess_cfg"):
+        wrap_model(network, tokenizer)
+    open_clip.set_model_preprocess_cfg(network, {"size": 32, "mean": (0.5,) * 3, "std": (0.5,) * 3})
+    assert wrap_model(network, tokenizer).image_size == 32

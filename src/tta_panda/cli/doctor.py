@@ -84,7 +84,7 @@ def _folders() -> dict[str, str]:
     import open_clip
     from huggingface_hub import constants
 
-    from tta_panda.models.catalogue import CLIP_CACHE, weights_here
+    from tta_panda.models.names import CLIP_CACHE, weights_here
 
     hub, clip = Path(constants.HF_HUB_CACHE), CLIP_CACHE.expanduser()
     published = open_clip.list_pretrained()

@@ -55,7 +55,7 @@ def _methods(pattern: str) -> Rows:
 
 
 def _models(pattern: str) -> Rows:
-    from tta_panda.models.catalogue import describe_models
+    from tta_panda.models.names import describe_models
 
     return [listing._asdict() for listing in describe_models(pattern)]
 

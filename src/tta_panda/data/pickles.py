@@ -7,7 +7,6 @@ an array of unsigned bytes needs: numpy's own would make arrays of forged pointe
 from __future__ import annotations
 
 import io
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tta_panda.errors import DataError
+from tta_panda.pickles import RefusedPickleError, RestrictedUnpickler
 
 
 def read_test_images(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -37,19 +37,16 @@ def read_test_images(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDA
 
 def _unpickled(path: Path) -> Any:
     try:
-        return _BytesOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-    except _RefusedError as error:
+        content = io.BytesIO(path.read_bytes())
+        return RestrictedUnpickler(content, lambda *name: _ALLOWED.get(name), encoding="bytes").load()
+    except RefusedPickleError as error:
         raise DataError(
-            f"{path} asks for {error}, which no CIFAR file does; it is not an official file and was not run. Download "
-            "the data set again."
+            f"{path}: {error}, which no CIFAR file does; it is not an official file and was not run. Download the data "
+            "set again."
         ) from error
     except Exception as error:
         # A damaged pickle can fail in any way: too short, an unknown opcode, arguments of another number.
         raise DataError(f"{path} cannot be read as a pickle ({error}); download it again.") from error
-
-
-class _RefusedError(Exception):
-    """A pickle asked for something that is not allowed."""
 
 
 class _StandIn:
@@ -63,7 +60,7 @@ class _StandIn:
 
     def __setstate__(self, state: object) -> NoReturn:
         # Without this method, a pickle could set the attributes of what it was granted.
-        raise _RefusedError(f"a change of {self._name}")
+        raise RefusedPickleError(f"it asks for a change of {self._name}")
 
 
 class _UnsignedBytes:
@@ -82,12 +79,12 @@ class _Array:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _version, shape, dtype, by_columns, content = state
         if not isinstance(dtype, _UnsignedBytes) or not isinstance(content, bytes):
-            raise _RefusedError(f"an array of {type(content).__name__}")
+            raise RefusedPickleError(f"it asks for an array of {type(content).__name__}")
         self.pixels = np.frombuffer(content, np.uint8).reshape(shape, order="F" if by_columns else "C")
 
 
 def _call_ndarray(*arguments: object) -> NoReturn:
-    raise _RefusedError("a call of numpy.ndarray")
+    raise RefusedPickleError("it asks for a call of numpy.ndarray")
 
 
 _NDARRAY = _StandIn("numpy.ndarray", _call_ndarray)
@@ -95,13 +92,13 @@ _NDARRAY = _StandIn("numpy.ndarray", _call_ndarray)
 
 def _reconstruct(kind: object, shape: object, _code: object) -> _Array:
     if kind is not _NDARRAY or shape != (0,):
-        raise _RefusedError(f"an array of kind {kind!r} and shape {shape!r}")
+        raise RefusedPickleError(f"it asks for an array of kind {kind!r} and shape {shape!r}")
     return _Array()
 
 
 def _dtype(code: object, *_align_and_copy: object) -> _UnsignedBytes:
     if _text(code) != "u1":
-        raise _RefusedError(f"an array of {_text(code)!r}")
+        raise RefusedPickleError(f"it asks for an array of {_text(code)!r}")
     return _UnsignedBytes()
 
 
@@ -110,15 +107,9 @@ def _text(item: object) -> object:
     return item.decode("latin1") if isinstance(item, bytes) else item
 
 
-class _BytesOnly(pickle._Unpickler):  # the one in C takes as much memory as a file asks for
-    _GRANTED = {  # noqa: RUF012
-        ("numpy.core.multiarray", "_reconstruct"): _StandIn("numpy's _reconstruct", _reconstruct),
-        ("numpy._core.multiarray", "_reconstruct"): _StandIn("numpy's _reconstruct", _reconstruct),
-        ("numpy", "ndarray"): _NDARRAY,
-        ("numpy", "dtype"): _StandIn("numpy.dtype", _dtype),
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._GRANTED:
-            raise _RefusedError(f"{module}.{name}")
-        return self._GRANTED[module, name]
+_ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"): _StandIn("numpy's _reconstruct", _reconstruct),
+    ("numpy._core.multiarray", "_reconstruct"): _StandIn("numpy's _reconstruct", _reconstruct),
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): _StandIn("numpy.dtype", _dtype),
+}

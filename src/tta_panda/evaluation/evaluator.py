@@ -23,10 +23,9 @@ from tta_panda.methods.base import Method
 from tta_panda.methods.cache import FeatureCache
 from tta_panda.methods.options import build_method
 from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
-from tta_panda.models.backends import Backend
 from tta_panda.models.base import framing_of
 from tta_panda.models.checkpoints import weights_hash
-from tta_panda.models.devices import Precision, resolve_device
+from tta_panda.models.devices import Backend, Precision, resolve_device
 
 _NOT_OF_IMAGES = ("model", "weights", "precision", "backend", "templates", "order", "seed", "batch_size")
 """Fields of a stream that do not decide which images it has. One that is forgotten here only costs time."""

@@ -20,8 +20,7 @@ from tta_panda.methods import parse_method
 from tta_panda.methods.options import default_options, resolve_options
 from tta_panda.methods.presets import Preset, get_preset
 from tta_panda.models import TEMPLATES, model_source, recorded_name, weights_digest
-from tta_panda.models.backends import check_backend
-from tta_panda.models.devices import check_precision
+from tta_panda.models.devices import check_backend, check_precision
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tta_panda.errors import UnsupportedModelError
-from tta_panda.models.backends import check_trainable
 from tta_panda.models.base import ImageModel, VisionLanguageModel
+from tta_panda.models.devices import check_trainable
 
 NORMALISATION_LAYERS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 

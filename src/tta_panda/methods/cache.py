@@ -21,10 +21,9 @@ from tta_panda import __version__
 from tta_panda.escapes import printable
 from tta_panda.files import make_writable, saving
 from tta_panda.methods.features import Encode
-from tta_panda.models.backends import backend_of
 from tta_panda.models.base import ImageModel, framing_of
 from tta_panda.models.checkpoints import tensors_hash
-from tta_panda.models.devices import clock
+from tta_panda.models.devices import backend_of, clock
 
 logger = logging.getLogger(__name__)
 

@@ -5,26 +5,39 @@ from __future__ import annotations
 import pkgutil
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
+
+import torch
 
 from tta_panda.errors import InvalidInputError, TtaPandaWarning
 from tta_panda.models.base import (
+    TEMPLATES,
     Classifier,
     ImageModel,
     Template,
     VisionLanguageModel,
     ZeroShotClassifier,
 )
-from tta_panda.models.catalogue import list_models
+from tta_panda.models.checkpoints import file_digest, model_files
+from tta_panda.models.devices import (
+    Backend,
+    OpenVinoEncoder,
+    Precision,
+    check_backend,
+    check_precision,
+    resolve_device,
+)
 from tta_panda.models.linear import LinearClassifier, LinearHeadModel
-from tta_panda.models.names import canonical_name, model_source, parse_model_name, recorded_name
-from tta_panda.models.sources import SOURCES, ModelSource
-from tta_panda.models.templates import TEMPLATES
-from tta_panda.models.wrap import wrap_model
-
-if TYPE_CHECKING:
-    from tta_panda.models.backends import Backend
-    from tta_panda.models.devices import Precision
+from tta_panda.models.names import (
+    SOURCES,
+    ModelSource,
+    canonical_name,
+    list_models,
+    model_source,
+    parse_model_name,
+    recorded_name,
+)
+from tta_panda.models.wrap import factory_digest, wrap_model
 
 __all__ = [
     "TEMPLATES",
@@ -46,26 +59,20 @@ __all__ = [
 ]
 
 
-def load_model(
-    name: str, device: str = "cpu", precision: Precision = "fp32", backend: Backend = "torch"
-) -> VisionLanguageModel:
+def load_model(name: str, device: str = "cpu", precision: Precision = "fp32", backend: Backend = "torch") -> ImageModel:
     """A model by name. `tta_panda.models.names` lists how names are written.
 
     Args:
         name: `"mini"`, `"lite0"`, `"ViT-B-32-quickgelu:openai"`, `"ViT-B-32-quickgelu:weights/clip.safetensors"`, a
             local directory such as `"./clip"`, `"hf-hub:..."`, `"transformers:..."`, `"timm:..."`, or
-            `"module:function"` for a model of your own. `lite0` and timm's classifiers are `ImageModel`s only: they
-            have no text encoder, and `make_classifier` takes their classes from their heads.
+            `"module:function"` for a model of your own. Most are
+            `VisionLanguageModel`s; `lite0` and timm's classifiers have no text encoder, and `make_classifier` takes
+            their classes from their heads.
         device: where the model runs, as torch names it, or `"auto"` for the best one there is.
         precision: what the encoders compute in: `"fp32"`, `"bf16"` or `"fp16"`.
-        backend: what computes image embeddings: `"torch"`, or `"openvino"` on a processor, which is faster for
+        backend: what computes image embeddings: `"torch"`, or `"openvino"` on the CPU, which is faster for
             convolutional networks and serves methods that do not train.
     """
-    import torch
-
-    from tta_panda.models.backends import OpenVinoEncoder, check_backend
-    from tta_panda.models.devices import check_precision, resolve_device
-
     device = resolve_device(device)
     check_precision(precision, device)
     check_backend(backend, device, precision)
@@ -76,7 +83,7 @@ def load_model(
     model.preset = source.preset
     if backend == "openvino":
         model.encode_image = OpenVinoEncoder(model)
-    return cast(VisionLanguageModel, model)
+    return cast(ImageModel, model)
 
 
 def make_classifier(
@@ -109,12 +116,10 @@ def make_classifier(
 
 def weights_digest(name: str) -> str | None:
     """A short hash of what makes up the model behind a name on this machine; None where a tag or the hub names it."""
-    from tta_panda.models.checkpoints import file_digest, model_files
-
     parsed = parse_model_name(name)
     source = SOURCES[parsed.library]
-    if source.digest:
-        return cast(str, pkgutil.resolve_name(source.digest)(parsed))
+    if parsed.library == "python":  # a file does not say what a function makes
+        return factory_digest(parsed)
     files = [parsed.file] if parsed.file else []
     if parsed.directory:
         files = model_files(parsed.directory, source.weights)

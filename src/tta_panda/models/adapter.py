@@ -25,7 +25,6 @@ class ImageAdapter(nn.Module):
         mean: of the network's training images, per channel.
         std: the same, standard deviation.
         precision: of the encoders' computations; weights, gradients and features are float32 in any case.
-        negative_patch_size: side of Panda's patches; by default the paper's, or half the side of small images.
     """
 
     preset: str | None = None
@@ -38,14 +37,13 @@ class ImageAdapter(nn.Module):
         mean: Sequence[float],
         std: Sequence[float],
         precision: Precision = "fp32",
-        negative_patch_size: int | None = None,
     ):
         super().__init__()
         self.name = name
         self.framing = framing
         self.image_size = framing.size
         self.precision = precision
-        self.negative_patch_size = negative_patch_size or min(PAPER_PATCH_SIZE, framing.size // 2)
+        self.negative_patch_size = min(PAPER_PATCH_SIZE, framing.size // 2)  # half the side of small images
         self.mean: Tensor
         self.std: Tensor
         self.register_buffer("mean", torch.tensor(tuple(mean)).view(3, 1, 1), persistent=False)

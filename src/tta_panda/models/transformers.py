@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,25 +32,29 @@ class TransformersModel(ImageAdapter):
     SigLIP's bias is the same for all classes and not used, as in `OpenClipModel`.
     """
 
-    def __init__(self, network: Any, tokenizer: Any, processor: Any, name: str, precision: Precision = "fp32"):
-        framing = _framing(network.config, processor, name)
-        super().__init__(name, framing, processor.image_mean, processor.image_std, precision)
-        self.network: Any = network
-        self.tokenizer = tokenizer
+    def __init__(
+        self,
+        network: Any,
+        tokenizer: Any = None,
+        processor: Any = None,
+        *,
+        name: str,
+        precision: Precision = "fp32",
+    ):
         self.kind: str = network.config.model_type
-        self.to(network.device).eval().requires_grad_(False)
-
-    @classmethod
-    def wrap(cls, network: Any, tokenizer: Any, processor: Any, name: str, precision: Precision) -> Self:
-        """The model around a network that is in memory."""
-        _check_kind(network.config.model_type, name)
+        _check_kind(self.kind, name)
         tokenizer = tokenizer or getattr(processor, "tokenizer", None)
         if tokenizer is None or processor is None:
             raise InvalidInputError(
                 f"{name} needs its tokenizer and image processor: wrap_model(network, "
                 "processor=transformers.AutoProcessor.from_pretrained(...)) with the name or directory of the network."
             )
-        return cls(network, tokenizer, getattr(processor, "image_processor", processor), name, precision)
+        images = getattr(processor, "image_processor", processor)
+        framing = _framing(network.config, images, name)
+        super().__init__(name, framing, images.image_mean, images.image_std, precision)
+        self.network: Any = network
+        self.tokenizer = tokenizer
+        self.to(network.device).eval().requires_grad_(False)
 
     @property
     def image_encoder(self) -> nn.Module:
@@ -152,7 +156,7 @@ def load_transformers(name: ModelName, device: str = "cpu", precision: Precision
         check_keys(label, missing=missing, unknown=unknown, misshapen=misshapen)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **safe)
         processor = transformers.AutoImageProcessor.from_pretrained(source, **safe)
-        return TransformersModel(network.to(device), tokenizer, processor, label, precision)
+        return TransformersModel(network.to(device), tokenizer, processor, name=label, precision=precision)
 
 
 def _check_kind(kind: str, label: str) -> None:

@@ -1,18 +1,34 @@
-"""Models that are in memory already."""
+"""Models that are in memory already, and those that a function of the user's makes, named `MODULE:FUNCTION`.
+
+The module is found in the current folder or among installed packages, and its code runs: the name asks for it. The
+function is called without arguments. It returns a model that keeps the protocol, or what `wrap_model` takes: a network
+of timm, or a tuple such as (network, tokenizer). A class, or a model that is in the module, will do as well.
+"""
 
 from __future__ import annotations
 
 import copy
 import pkgutil
+import sys
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from tta_panda.errors import InvalidInputError
-from tta_panda.models.base import VisionLanguageModel
+from tta_panda.errors import InvalidInputError, ModelLoadError
+from tta_panda.models.base import ImageModel
+from tta_panda.models.checkpoints import file_digest, weights_hash
 from tta_panda.models.devices import Precision, check_precision
-from tta_panda.models.sources import SOURCES
+from tta_panda.models.loading import failures_explained, importing_from_here
+from tta_panda.models.names import ModelName
+
+_ADAPTERS = {
+    "open_clip": "tta_panda.models.openclip:OpenClipModel",
+    "transformers": "tta_panda.models.transformers:TransformersModel",
+    "timm": "tta_panda.models.linear:LinearHeadModel",
+}
+"""Adapters by the library of the network."""
 
 
 def wrap_model(
@@ -22,11 +38,11 @@ def wrap_model(
     *,
     name: str | None = None,
     precision: Precision = "fp32",
-) -> VisionLanguageModel:
+) -> ImageModel:
     """A network of open_clip, transformers or timm as a model, without changing the network.
 
     The model shares the network's weights, but not its training mode and `requires_grad` flags; weights that are not
-    float32 are copied. It stays on the network's device. A timm classifier is an `ImageModel` only, as in `load_model`.
+    float32 are copied. It stays on the network's device. A timm classifier has no text encoder, as in `load_model`.
 
     Args:
         network: the network.
@@ -36,17 +52,17 @@ def wrap_model(
         precision: what the encoders compute in: `"fp32"`, `"bf16"` or `"fp16"`.
     """
     libraries = [cls.__module__.partition(".")[0] for cls in type(network).__mro__]
-    source = next((SOURCES[name] for name in libraries if name in SOURCES and SOURCES[name].adapter), None)
-    if source is None or source.adapter is None or not isinstance(network, nn.Module):
+    adapter = next((_ADAPTERS[library] for library in libraries if library in _ADAPTERS), None)
+    if adapter is None or not isinstance(network, nn.Module):
         raise InvalidInputError(
             f"wrap_model takes networks of open_clip, transformers or timm, got {type(network).__name__} of "
             f"{type(network).__module__}. Others are wrapped in a few lines, see docs/models.md."
         )
-    adapter = pkgutil.resolve_name(source.adapter)
     check_precision(precision, str(next(network.parameters()).device))
+    label, make = name or type(network).__name__, pkgutil.resolve_name(adapter)
     with torch.inference_mode(False):
-        label = name or type(network).__name__
-        return cast(VisionLanguageModel, adapter.wrap(frozen_copy(network), tokenizer, processor, label, precision))
+        model = make(frozen_copy(network), tokenizer, processor, name=label, precision=precision)
+    return cast(ImageModel, model)
 
 
 def frozen_copy(network: nn.Module) -> nn.Module:
@@ -60,3 +76,28 @@ def frozen_copy(network: nn.Module) -> nn.Module:
 def _usable(tensor: Tensor) -> Tensor:
     """The same memory, or a copy where the tensor was made in inference mode and no gradient could pass it."""
     return tensor.detach().clone() if tensor.is_inference() else tensor.detach()
+
+
+def load_factory(name: ModelName, device: str = "cpu", precision: Precision = "fp32") -> ImageModel:
+    """What the function returns, wrapped if need be, on the device."""
+    with failures_explained(f"Cannot load {name}"), importing_from_here():
+        target: Any = pkgutil.resolve_name(str(name))
+        made = target if isinstance(target, nn.Module) else target()
+    if isinstance(made, ImageModel):
+        if precision != "fp32":
+            raise InvalidInputError(f"{name} decides itself what it computes in; use it with precision fp32.")
+        return cast(ImageModel, cast(nn.Module, made).to(device).eval().requires_grad_(False))
+    network, *more = made if isinstance(made, tuple) else (made,)
+    if not isinstance(network, nn.Module):
+        raise ModelLoadError(
+            f"{name} returned {type(network).__name__}; expected a model, as docs/models.md describes it, or a network "
+            "of open_clip, transformers or timm with what wrap_model needs beside it: (network, tokenizer)."
+        )
+    return wrap_model(network.to(device), *more, name=str(name), precision=precision)
+
+
+def factory_digest(name: ModelName) -> str:
+    """A short hash of the weights that the function gives and of the file that defines it. Makes the model."""
+    model = load_factory(name)
+    source = getattr(sys.modules[name.source], "__file__", None)
+    return weights_hash(cast(nn.Module, model))[:6] + file_digest([Path(source)] if source else [])[:6]

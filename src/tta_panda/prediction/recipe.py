@@ -11,9 +11,8 @@ from tta_panda.images import AS_SHOWN, Decoding
 from tta_panda.methods import create_method
 from tta_panda.methods.base import Method
 from tta_panda.models import load_model, make_classifier, recorded_name, weights_digest
-from tta_panda.models.backends import Backend
 from tta_panda.models.base import framing_of
-from tta_panda.models.devices import Precision, resolve_device
+from tta_panda.models.devices import Backend, Precision, resolve_device
 from tta_panda.prediction.classes import find_classes, labels_by_folder
 from tta_panda.prediction.reading import Decoder
 

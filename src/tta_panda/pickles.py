@@ -1,0 +1,44 @@
+"""The one way to read a pickle: with an unpickler that makes only what its caller allows."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import IO, Any
+
+
+class RefusedPickleError(pickle.UnpicklingError):
+    """A pickle asked for something that is not allowed; nothing was run."""
+
+
+class RestrictedUnpickler(pickle._Unpickler):  # the one in C takes as much memory as a file asks for
+    """Reads plain values, and what `allowed` returns for a module and a name; None refuses the pickle.
+
+    Args:
+        file: the pickle.
+        allowed: what a name stands for. Callables may be called by the pickle with any arguments.
+        encoding: of the strings of Python 2; `"bytes"` keeps them as they are.
+        load_persistent: what a reference to something outside the pickle stands for; without it, they are refused.
+    """
+
+    def __init__(
+        self,
+        file: IO[bytes],
+        allowed: Callable[[str, str], Any],
+        encoding: str = "ASCII",
+        load_persistent: Callable[[Any], Any] | None = None,
+    ):
+        super().__init__(file, encoding=encoding)
+        self._allowed = allowed
+        self._load_persistent = load_persistent
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = self._allowed(module, name)
+        if found is None:
+            raise RefusedPickleError(f"it asks for {module}.{name}")
+        return found
+
+    def persistent_load(self, pid: Any) -> Any:
+        if self._load_persistent is None:
+            raise RefusedPickleError("it asks for something outside the pickle")
+        return self._load_persistent(pid)
