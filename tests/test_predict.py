@@ -1,10 +1,11 @@
-"""Predictions of unlabelled pictures: in Python, through the command line, and after interruptions."""
+"""Predictions of unlabelled pictures: in Python, through the command line, by workers, and after interruptions."""
 
 from __future__ import annotations
 
 import csv
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +16,21 @@ from typer.testing import CliRunner
 
 import tta_panda
 from tta_panda.cli import app
-from tta_panda.data.glyphs import VALIDATION_CLASSES
-from tta_panda.errors import DataError, InvalidInputError, StoreError
+from tta_panda.errors import DataError, InvalidInputError, StoreError, WorkerError
+from tta_panda.executors import SerialExecutor
 from tta_panda.methods.state import read_state
-from tta_panda.prediction.files import COLUMNS, read_rows
-from tta_panda.prediction.job import PredictionJob
-from tta_panda.prediction.reading import PAUSE, Decoded, Decoder, read_batches
+from tta_panda.prediction import job as job_module
+from tta_panda.prediction.files import COLUMNS, PageFile, as_row, prediction_file, read_rows
+from tta_panda.prediction.job import PredictionConfig, PredictionJob
+from tta_panda.prediction.predict import predict_batches
+from tta_panda.prediction.reading import PAUSE, Decoded, Decoder, read_batches, watch_folder
 from tta_panda.prediction.summary import Summary
-from tta_panda.prediction.watch import watch_folder
 
-CLASSES = ",".join(VALIDATION_CLASSES)
+CLASSES = tta_panda.load_data("glyphs-val-c").class_names
+CONFIG = PredictionConfig(model="mini", method="tent+panda", classes=CLASSES, batch_size=4)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def glyph_files(tmp_path_factory) -> Path:
     """60 foggy symbols in files, with two that are no pictures among them."""
     folder = tmp_path_factory.mktemp("glyphs")
@@ -43,6 +46,18 @@ def glyph_files(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def paths(glyph_files) -> list[str]:
+    """22 pictures, and two files that are none."""
+    return [str(path) for path in sorted(glyph_files.glob("*/*")) if path.stem < "022" or path.stem > "a"]
+
+
+@pytest.fixture(scope="module")
+def few(glyph_files) -> list[str]:
+    """Ten pictures that can be read."""
+    return sorted(map(str, glyph_files.glob("*/00*.png")))
+
+
 @pytest.fixture
 def method(mini_classifier):
     return tta_panda.create_method("tent+panda", mini_classifier)
@@ -54,11 +69,16 @@ def invoke(*arguments: str, code: int = 0, **more):
     return result
 
 
+def error_of(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["predict", *map(str, arguments)])
+    assert result.exit_code == 1
+    return str(result.exception)
+
+
 # Python
 
 
-def test_the_predictions_are_those_of_adapt(mini_classifier, images):
-    method = tta_panda.create_method("tent+panda", mini_classifier)
+def test_the_predictions_are_those_of_adapt(method, mini_classifier, images):
     predictions = list(tta_panda.predict(method, images, batch_size=len(images)))
     method.reset()
     expected = method.adapt(images).softmax(dim=1)
@@ -72,28 +92,25 @@ def test_the_predictions_are_those_of_adapt(mini_classifier, images):
 
 @pytest.mark.parametrize("name", ["clip+panda", "dmn", "tent", "tpt"])
 def test_the_plain_logits_beside_it_are_the_plain_classifiers(mini_classifier, images, name):
-    own, plain = tta_panda.create_method(name, mini_classifier).adapt_beside_plain(images)
-    torch.testing.assert_close(plain, tta_panda.create_method("clip", mini_classifier).adapt(images), atol=1e-4, rtol=0)
-    torch.testing.assert_close(own, tta_panda.create_method(name, mini_classifier).adapt(images), atol=1e-4, rtol=0)
+    own, plain = tta_panda.create_method(name, mini_classifier).adapt_beside_plain(images[:10])
+    expected = [tta_panda.create_method(each, mini_classifier).adapt(images[:10]) for each in (name, "clip")]
+    torch.testing.assert_close([own, plain], expected, atol=1e-4, rtol=0)
 
 
-def test_pictures_of_any_kind_and_size(mini_classifier, glyph_files):
-    path = sorted(glyph_files.glob("*/*.png"))[0]
-    picture = Image.open(path).convert("RGB")
+def test_pictures_of_any_kind_and_size(mini_classifier, few):
+    picture = Image.open(few[0]).convert("RGB")
     array = np.asarray(picture)
-    kinds = [path, str(path), picture, array, torch.tensor(array).permute(2, 0, 1), picture.resize((64, 48))]
-    method = tta_panda.create_method("clip", mini_classifier)
-    predictions = list(tta_panda.predict(method, kinds, batch_size=4))
+    kinds = [Path(few[0]), few[0], picture, array, torch.tensor(array).permute(2, 0, 1), picture.resize((64, 48))]
+    predictions = list(tta_panda.predict(tta_panda.create_method("clip", mini_classifier), kinds, batch_size=4))
     assert [p.index for p in predictions] == list(range(6))
     assert len({p.predicted for p in predictions[:5]}) == 1
     assert [p.probability for p in predictions[1:5]] == pytest.approx([predictions[0].probability] * 4, abs=1e-4)
-    assert predictions[0].path == str(path) and predictions[2].path is None
+    assert predictions[0].path == few[0] and predictions[2].path is None
 
 
-def test_what_cannot_be_read_is_named_in_its_place(method, glyph_files):
-    paths = sorted(path for path in glyph_files.rglob("*") if path.is_file())
+def test_what_cannot_be_read_is_named_in_its_place(method, paths):
     predictions = list(tta_panda.predict(method, paths, batch_size=7))
-    assert [p.path for p in predictions] == [str(path) for path in paths]
+    assert [p.path for p in predictions] == paths
     assert {Path(p.path).name for p in predictions if p.error} == {"truncated.png", "empty.jpg"}
     assert "skipped" in repr(next(p for p in predictions if p.error))
     with pytest.raises(DataError, match=r"truncated|empty"):
@@ -103,16 +120,10 @@ def test_what_cannot_be_read_is_named_in_its_place(method, glyph_files):
 
 
 def test_arguments_are_checked_at_the_call(method):
-    with pytest.raises(InvalidInputError, match="batch_size"):
+    with pytest.raises(InvalidInputError, match="batch_size must be a number >= 1, got 0"):
         tta_panda.predict(method, [], batch_size=0)
     with pytest.raises(InvalidInputError, match="got a single path"):
         tta_panda.predict(method, "a.png")
-
-
-def test_a_batch_of_one_and_no_picture_at_all(mini_classifier, images):
-    method = tta_panda.create_method("clip+panda", mini_classifier)
-    assert len(list(tta_panda.predict(method, images[:3], batch_size=1))) == 3
-    assert list(tta_panda.predict(method, [])) == []
 
 
 def test_an_endless_stream_is_read_a_little_ahead_only(mini_classifier, images):
@@ -124,9 +135,11 @@ def test_an_endless_stream_is_read_a_little_ahead_only(mini_classifier, images):
             taken += 1
             yield images[taken % len(images)]
 
-    stream = tta_panda.predict(tta_panda.create_method("clip", mini_classifier), endless(), batch_size=5)
+    method = tta_panda.create_method("clip", mini_classifier)
+    stream = tta_panda.predict(method, endless(), batch_size=5)
     assert [next(stream).index for _ in range(20)] == list(range(20))
     assert taken <= 20 + 3 * 5
+    assert list(tta_panda.predict(method, [])) == []
 
 
 def test_a_pause_ends_a_batch():
@@ -145,105 +158,224 @@ def test_a_watched_folder_gives_what_appears_in_it_once(tmp_path):
     assert [Path(each).name for each in found if each is not PAUSE] == ["b.png", "a.png"]
 
 
-# The job
-
-
-def assert_same_state(one: Path, other: Path) -> None:
-    """Bit by bit; the files may differ in the order of the keys of their headers."""
-    contents = [path.read_bytes() for path in (one, other)]
-    sizes = [8 + int.from_bytes(content[:8], "little") for content in contents]
-    headers = [json.loads(content[8:size]) for content, size in zip(contents, sizes, strict=True)]
-    assert headers[0] == headers[1] and contents[0][sizes[0] :] == contents[1][sizes[1] :]
-
-
-def make_job(method, output, **options):
-    return PredictionJob(
-        method, Decoder(32), 8, settings={"classes": list(VALIDATION_CLASSES)}, output=output, **options
-    )
-
-
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-@pytest.mark.parametrize("batches", [0, 1, 4, 7])
-def test_a_job_that_stopped_anywhere_gives_the_same_file(mini_classifier, glyph_files, tmp_path, suffix, batches):
-    paths = sorted(map(str, glyph_files.glob("*/*")))
-
-    def job(output, state=None):
-        return make_job(tta_panda.create_method("tent+panda", mini_classifier), output, state=state)
-
-    undisturbed = job(tmp_path / f"a.{suffix}", tmp_path / "a.state")
-    undisturbed.start()
-    list(undisturbed.run(paths))
-    interrupted = job(tmp_path / f"b.{suffix}", tmp_path / "b.state")
-    interrupted.start()
-    running = interrupted.run(paths)
-    for _ in range(batches):
-        next(running)
-    with interrupted.output.open("ab") as file:
-        file.write(b"half a li")  # what a killed process may leave behind its last checkpoint
-    resumed = job(tmp_path / f"b.{suffix}", tmp_path / "b.state")
-    resumed.start(resume=True)
-    list(resumed.run(paths))
-    assert resumed.output.read_bytes() == undisturbed.output.read_bytes()
-    assert_same_state(resumed.state, undisturbed.state)
-    own, expected = resumed.summary.facts(), undisturbed.summary.facts()
-    assert {k: v for k, v in own.items() if "second" not in k and k != "busy"} == {
-        k: v for k, v in expected.items() if "second" not in k and k != "busy"
-    }
-    assert not resumed.checkpoint.exists()
-
-
-def test_a_job_is_resumed_with_the_same_pictures_and_settings_only(method, glyph_files, tmp_path, monkeypatch):
-    monkeypatch.setattr("tta_panda.prediction.job.SHARE_OF_TIME", 1e9)  # a checkpoint after every batch
-    paths = sorted(map(str, glyph_files.glob("*/*")))
-    job = make_job(method, tmp_path / "out.csv")
-    job.start()
-    next(job.run(paths))
-    with pytest.raises(InvalidInputError, match="--resume"):
-        make_job(method, tmp_path / "out.csv").start()
-    other = make_job(method, tmp_path / "out.csv")
-    other.start(resume=True)
-    with pytest.raises(DataError, match="not those"):
-        list(other.run(paths[1:]))
-    other = make_job(method, tmp_path / "out.csv")
-    other.settings = {"classes": ["cat", "dog"]}
-    with pytest.raises(InvalidInputError, match="another classes"):
-        other.start(resume=True)
-
-
-def test_the_summary_counts_and_pairs(mini_classifier, images):
-    from tta_panda.prediction.predict import predict_batches
-
+def test_the_summary_counts_and_pairs(mini_classifier, images, monkeypatch):
+    batches = []
+    of_batch = Summary.of_batch
+    monkeypatch.setattr(Summary, "of_batch", lambda *given: batches.append(given) or of_batch(*given))
     method = tta_panda.create_method("clip+panda", mini_classifier, beta=0.5)
-    [batch] = predict_batches(method, images, Decoder(32), 1000)
-    labels = torch.arange(len(images)) % len(VALIDATION_CLASSES)
-    summary = Summary.of(mini_classifier.class_names)
-    summary.add(batch, labels.tolist())
-    right = (batch.probabilities.argmax(dim=1) == labels).double()
-    plain_right = (batch.plain_probabilities.argmax(dim=1) == labels).double()
-    difference = (right - plain_right).numpy()
+    summary, labels = Summary.empty(CLASSES), np.arange(len(images)) % len(CLASSES)
+    list(predict_batches(method, images, Decoder(32), 1000, summary))
+    [(names, predictions, own, plain, *times)] = batches
+    predictions = [replace(each, label=CLASSES[k]) for each, k in zip(predictions, labels, strict=True)]
+    summary = of_batch(names, predictions, own, plain, *times)
+    right, plain_right = (each.argmax(dim=1).numpy() == labels for each in (own, plain))
+    difference = right.astype(float) - plain_right
     gain, half = summary.gain
     assert gain == pytest.approx(difference.mean())
     assert half == pytest.approx(1.96 * difference.std() / np.sqrt(len(difference)))
     facts = summary.facts()
-    mean = batch.probabilities.double().mean(dim=0).numpy()
-    frequencies = np.bincount(labels, minlength=len(VALIDATION_CLASSES)) / len(labels)
-    assert facts["bias"] == pytest.approx(np.abs(mean - frequencies).sum(), abs=1e-6)
+    frequencies = np.bincount(labels, minlength=len(CLASSES)) / len(labels)
+    assert facts["bias"] == pytest.approx(np.abs(own.double().numpy().mean(axis=0) - frequencies).sum(), abs=1e-6)
     assert sum(each["predicted"] for each in facts["classes"].values()) == len(images)
-    assert Summary.from_json(json.loads(json.dumps(summary.to_json()))) == summary
+    again = Summary.from_json(json.loads(json.dumps(summary.to_json())))
+    assert again.facts() == facts
+    again.add(summary)
+    assert (again.pictures, again.labelled, again.gain[0]) == (2 * len(images), 2 * len(images), gain)
+
+
+# The job
+
+
+def make_job(output: Path, config: PredictionConfig = CONFIG, **more) -> PredictionJob:
+    return PredictionJob(config, [prediction_file(output)], **more)
+
+
+def run(job: PredictionJob, paths: list[str], *, resume: bool = False, batches: int | None = None) -> PredictionJob:
+    """Run a job to its end, or stop it after some batches."""
+    with job.open(resume=resume):
+        running = job.run(paths)
+        for _ in running if batches is None else zip(range(batches), running, strict=False):
+            pass
+    return job
+
+
+def timeless(summary: Summary) -> dict:
+    return {name: value for name, value in summary.facts().items() if "second" not in name and name != "busy"}
+
+
+def state_of(path: Path) -> tuple:
+    """The content of a state bit by bit; the files may differ in the order of the keys of their headers."""
+    content = path.read_bytes()
+    size = 8 + int.from_bytes(content[:8], "little")
+    return json.loads(content[8:size]), content[size:]
+
+
+@pytest.mark.parametrize(("suffix", "batches"), [("csv", 0), ("csv", 4), ("jsonl", 1), ("parquet", 6)])
+def test_a_job_that_stopped_anywhere_gives_the_same_files(paths, tmp_path, suffix, batches):
+    def job(name):
+        rendered = PageFile(tmp_path / f"{name}.html", lambda path, rows: path.write_text(json.dumps(list(rows))))
+        files = [prediction_file(tmp_path / f"{name}.{suffix}"), rendered]
+        return PredictionJob(replace(CONFIG, thumbnails=True), files, tmp_path / f"{name}.state")
+
+    whole = run(job("a"), paths)
+    interrupted = run(job("b"), paths, batches=batches)
+    for file in interrupted.files:
+        with file.growing.open("ab") as appended:
+            appended.write(b"half a li")  # what a killed process may leave behind its last checkpoint
+    resumed = run(job("b"), paths, resume=True)
+    if suffix == "parquet":
+        assert list(read_rows(resumed.files[0].path)) == list(read_rows(whole.files[0].path))
+    else:
+        assert resumed.files[0].path.read_bytes() == whole.files[0].path.read_bytes()
+    assert resumed.files[1].path.read_bytes() == whole.files[1].path.read_bytes()
+    assert state_of(resumed.state) == state_of(whole.state)
+    assert timeless(resumed.summary) == timeless(whole.summary)
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+@pytest.fixture
+def every_batch(monkeypatch) -> None:
+    """A checkpoint after every batch."""
+    monkeypatch.setattr(job_module, "CHECKPOINT_SHARE", 1e9)
+
+
+def test_a_job_is_resumed_with_the_same_pictures_and_settings_only(paths, tmp_path, every_batch):
+    output = tmp_path / "out.csv"
+    run(make_job(output), paths, batches=1)
+    with pytest.raises(InvalidInputError, match="--resume"):
+        run(make_job(output), paths)
+    with pytest.raises(DataError, match="not those"):
+        run(make_job(output), paths[1:], resume=True)
+    with pytest.raises(InvalidInputError, match="another classes"):
+        run(make_job(output, replace(CONFIG, classes=["cat", "dog"])), paths, resume=True)
+    with pytest.raises(InvalidInputError, match="begun by a single process"):
+        run(make_job(output, executor=SerialExecutor()), paths, resume=True)
+    output.write_bytes(output.read_bytes()[:100])
+    with pytest.raises(StoreError, match="shorter"):
+        run(make_job(output), paths, resume=True)
+
+
+def test_a_job_is_resumed_on_another_device(paths, tmp_path, monkeypatch, every_batch):
+    run(make_job(tmp_path / "out.csv", replace(CONFIG, device="cpu")), paths, batches=2)
+    monkeypatch.setattr(job_module, "resolve_device", lambda _name: "cpu:0")  # `repr` of the method names it
+    config = replace(CONFIG, device="cuda")
+    assert run(make_job(tmp_path / "out.csv", config), paths, resume=True).summary.pictures == len(paths)
+
+
+def test_a_second_process_is_refused_and_loses_nothing(paths, tmp_path, every_batch):
+    output = tmp_path / "out.csv"
+    job = make_job(output)
+    with job.open():
+        running = job.run(paths)
+        next(running)
+        for resume in (False, True):
+            with pytest.raises(DataError, match=r"Another process is predicting into .*out\.csv"):
+                run(make_job(output), paths, resume=resume)
+        assert len(list(running)) == 5
+    assert [row["path"] for row in read_rows(output)] == paths
+    assert list(tmp_path.iterdir()) == [output]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("a.csv", "a.html", "a.csv"), ("a.csv", "x/../a.csv", None), ("a.csv", "a.html", "a.csv.checkpoint")],
+)
+def test_outputs_that_name_the_same_file_are_refused(tmp_path, monkeypatch, names):
+    monkeypatch.chdir(tmp_path)
+    output, html, state = names
+    arguments = [".", "--classes", "a,b", "-o", output, "--html", html, *(["--state", state] if state else [])]
+    assert "same file" in error_of(*arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Workers
+
+
+def test_every_shard_is_a_stream_of_its_own(paths, tmp_path, method):
+    job = run(make_job(tmp_path / "rows.csv", executor=SerialExecutor(), shard_size=10), paths)
+    expected = []
+    for first in (0, 10, 20):
+        method.reset()
+        expected += map(as_row, tta_panda.predict(method, paths[first : first + 10], batch_size=4))
+    assert list(read_rows(tmp_path / "rows.csv")) == expected
+    assert (job.summary.pictures, job.summary.skipped) == (24, 2)
+    assert job.summary.changed == sum(row["predicted"] != row["plain_predicted"] for row in expected)
+
+
+def test_what_failed_is_tried_again_by_a_resumed_job(paths, tmp_path, monkeypatch):
+    options = {"executor": SerialExecutor(), "shard_size": 10}
+    whole = run(make_job(tmp_path / "whole.jsonl", **options), paths)
+    predict_shard, calls = job_module.predict_shard, []
+
+    def broken(config, shard):
+        calls.append(shard[0])
+        if shard[0] == 10:
+            raise RuntimeError("out of luck")
+        return predict_shard(config, shard)
+
+    monkeypatch.setattr(job_module, "predict_shard", broken)
+    output = tmp_path / "rows.jsonl"
+    with pytest.raises(WorkerError, match="RuntimeError: out of luck"):
+        run(make_job(output, **options), paths)
+    monkeypatch.setattr(job_module, "predict_shard", lambda *given: calls.append(given[1][0]) or predict_shard(*given))
+    with pytest.raises(InvalidInputError, match="another shard size: 10, not 5"):
+        run(make_job(output, executor=SerialExecutor(), shard_size=5), paths, resume=True)
+    again = run(make_job(output, **options), paths, resume=True)
+    assert calls == [0, 10, 10, 20]
+    assert output.read_bytes() == whole.files[0].path.read_bytes()
+    assert timeless(again.summary) == timeless(whole.summary)
+    with again.open(resume=True) as is_open:
+        assert not is_open
+
+
+def test_the_command_divides_pictures_among_workers(few, tmp_path):
+    output, page = tmp_path / "rows.csv", tmp_path / "page.html"
+    options = [*few, "--classes", ",".join(CLASSES), "--batch-size", 3, "--shard-size", 4, "--method", "tent+panda"]
+    options += ["-o", output, "--workers", 2, "--html", page]
+    found = json.loads(invoke(*options, "--json").stdout)
+    config = replace(CONFIG, batch_size=3)
+    here = run(make_job(tmp_path / "here.csv", config, executor=SerialExecutor(), shard_size=4), few)
+    assert output.read_bytes() == here.files[0].path.read_bytes()
+    assert found["pictures"] == len(few) and found["rows"] == list(read_rows(output))
+    assert page.read_text().count("/9j/") == len(few)
+    page.unlink()
+    assert "complete" in invoke(*options, "--resume").output and page.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "Name pictures"),
+        (("nowhere", "--classes", "a,b"), "no file or folder"),
+        (("-", "x.png"), "not both"),
+        ((".", "--watch", "."), "not both"),
+        ((".", "--html", "a.html"), "--output"),
+        ((".", "--resume"), "--output"),
+        ((".", "--order", "sorted"), "sequential or shuffled"),
+        ((".", "-o", "a.txt", "--classes", "a,b"), "by suffix"),
+        ((".", "--workers", "2"), "give --output"),
+        ((".", "--engine", "ray", "-o", "rows.csv", "--state", "state"), "omit --state"),
+        (("--engine", "ray", "-o", "rows.csv", "--watch", "."), "not --watch"),
+        ((".", "--address", "auto"), "--engine ray"),
+    ],
+)
+def test_bad_arguments_are_explained(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in error_of(*arguments)
 
 
 # The command line
 
 
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_labelled_folder_to_a_file(glyph_files, tmp_path, suffix):
     if suffix == "parquet":
         pytest.importorskip("pyarrow")
     output = tmp_path / f"out.{suffix}"
-    result = invoke(glyph_files, "-o", output, "--batch-size", 20)
+    result = invoke(glyph_files, "-o", output, "--batch-size", 20, "--no-skip-broken", code=1)
     rows = list(read_rows(output))
     assert len(rows) == 62 and all(tuple(row) == COLUMNS for row in rows)
-    good = [row for row in rows if row["status"] == "ok"]
+    good = [row for row in rows if row["error"] is None]
     assert len(good) == 60 and all(row["label"] for row in good)
     assert all(row["top"][0] == [row["predicted"], row["probability"]] and len(row["top"]) == 5 for row in good)
     assert "2 skipped" in result.output and "truncated.png" in result.output
@@ -251,10 +383,10 @@ def test_a_labelled_folder_to_a_file(glyph_files, tmp_path, suffix):
     assert list(tmp_path.iterdir()) == [output]
 
 
-def test_unlabelled_files_and_json(glyph_files, tmp_path):
-    for index, path in enumerate(sorted(glyph_files.glob("*/0*.png"))[:5]):
-        (tmp_path / f"{index}.png").write_bytes(path.read_bytes())
-    document = json.loads(invoke(tmp_path / "*.png", "--classes", CLASSES, "--json").stdout)
+def test_unlabelled_files_and_json(few, tmp_path):
+    for index, path in enumerate(few[:5]):
+        (tmp_path / f"{index}.png").write_bytes(Path(path).read_bytes())
+    document = json.loads(invoke(tmp_path / "*.png", "--classes", ",".join(CLASSES), "--json").stdout)
     assert document["pictures"] == len(document["rows"]) == 5 and "accuracy" not in document
     assert all(row["label"] is None for row in document["rows"])
 
@@ -266,39 +398,35 @@ def test_rows_on_stdout_are_csv_where_it_is_no_terminal(glyph_files):
     assert "changed" in result.stderr
 
 
-def test_paths_on_stdin_and_classes_in_a_file(glyph_files, tmp_path):
-    listed = "\n".join(map(str, sorted(glyph_files.glob("*/0*.png"))[:4]))
+def test_paths_on_stdin_and_classes_in_a_file(few, tmp_path):
     (tmp_path / "classes.txt").write_bytes("heart\ncafé\n".encode("utf-8-sig"))
-    result = invoke("-", "--classes-file", tmp_path / "classes.txt", "--json", input=listed)
+    result = invoke("-", "--classes-file", tmp_path / "classes.txt", "--json", input="\n".join(few[:4]))
     document = json.loads(result.stdout)
     assert document["pictures"] == 4 and set(document["classes"]) == {"heart", "café"}
 
 
-def test_broken_pictures_fail_the_command_only_where_asked(glyph_files, tmp_path):
-    invoke(glyph_files, "-o", tmp_path / "a.csv", "--no-skip-broken", code=1)
-    assert len(list(read_rows(tmp_path / "a.csv"))) == 62
-
-
-def test_a_state_goes_on(glyph_files, tmp_path):
-    first, second = sorted(glyph_files.glob("*/0[0-2]*.png")), sorted(glyph_files.glob("*/0[3-5]*.png"))
-    options = ("--classes", CLASSES, "--method", "tent+panda", "--batch-size", 10)
+def test_a_state_is_continued(glyph_files, tmp_path):
+    first, second = sorted(glyph_files.glob("*/00*.png")), sorted(glyph_files.glob("*/01*.png"))
+    options = ("--classes", ",".join(CLASSES), "--method", "tent+panda", "--batch-size", 10)
     state = tmp_path / "tent.state"
-    for name, paths in (("one", first), ("two", second)):
-        invoke(*paths, *options, "-o", tmp_path / f"{name}.csv", "--state", state)
+    for name, pictures in (("one", first), ("two", second)):
+        invoke(*pictures, *options, "-o", tmp_path / f"{name}.csv", "--state", state)
     assert read_state(state)[0]["parameters"]
     invoke(*first, *second, *options, "-o", tmp_path / "both.csv")
     parts = [*read_rows(tmp_path / "one.csv"), *read_rows(tmp_path / "two.csv")]
     assert parts == list(read_rows(tmp_path / "both.csv"))
 
 
-def test_the_page_shows_every_picture_and_escapes_names(glyph_files, tmp_path):
+def test_the_page_shows_every_picture_and_escapes_names(few, tmp_path, monkeypatch):
     odd = tmp_path / "odd"
     odd.mkdir()
-    source = sorted(glyph_files.glob("*/0*.png"))[0].read_bytes()
     for name in ("<script>alert(1)<x>.png", "=cmd().png", "new\nline.png", "smile☺.png"):
-        (odd / name).write_bytes(source)
-    page = tmp_path / "page.html"
-    invoke(odd, "--classes", CLASSES, "-o", tmp_path / "out.csv", "--html", page)
+        (odd / name).write_bytes(Path(few[0]).read_bytes())
+    page, opened = tmp_path / "page.html", []
+    original = Image.open
+    monkeypatch.setattr(Image, "open", lambda *given, **more: opened.append(given) or original(*given, **more))
+    invoke(odd, "--classes", ",".join(CLASSES), "-o", tmp_path / "out.csv", "--html", page)
+    assert len(opened) == 4  # each is decoded once, for the model and for the page
     content = page.read_text("utf-8")
     assert "<script>alert" not in content and content.count("/9j/") == 4  # as every JPEG begins
     assert "http://" not in content and "https://" not in content
@@ -306,28 +434,25 @@ def test_the_page_shows_every_picture_and_escapes_names(glyph_files, tmp_path):
     assert names == {path.name for path in odd.iterdir()}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "Name pictures"),
-        (("nowhere",), "no file or folder"),
-        (("-", "x.png"), "not both"),
-        ((".", "--html", "a.html"), "--output"),
-        ((".", "--resume"), "--output"),
-        ((".", "--order", "sorted"), "sequential or shuffled"),
-        ((".", "-o", "a.txt", "--classes", "a,b"), "by suffix"),
-    ],
-)
-def test_bad_arguments_are_explained(tmp_path, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["predict", *arguments])
-    assert result.exit_code == 1 and message in str(result.exception)
+def test_a_page_can_be_asked_for_when_a_job_is_resumed(paths, tmp_path, every_batch):
+    def render(path, rows):
+        path.write_text(json.dumps(list(rows)))
+
+    output, pages = tmp_path / "out.csv", [tmp_path / "a.html", tmp_path / "b.html"]
+    run(make_job(output), paths, batches=2)
+    for page in pages:  # once for a job that is resumed, once for a complete one
+        files = [prediction_file(output), PageFile(page, render)]
+        job = PredictionJob(replace(CONFIG, thumbnails=True), files)
+        with job.open(resume=True) as is_open:
+            list(job.run(paths) if is_open else ())
+    rows = [json.loads(page.read_text()) for page in pages]
+    assert rows[0] == rows[1] and [row["path"] for row in rows[0]] == paths
+    assert sum(bool(row["thumbnail"]) for row in rows[0]) == 22
 
 
-def test_no_classes_anywhere_says_what_to_type(tmp_path, images):
+def test_no_classes_anywhere_says_what_to_pass(tmp_path):
     Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(tmp_path / "a.png")
-    result = CliRunner().invoke(app, ["predict", str(tmp_path)])
-    assert "--classes cat,dog,bird" in str(result.exception)
+    assert "Cannot infer the class names; pass --classes cat,dog,bird" in error_of(tmp_path)
 
 
 def test_a_classifier_without_named_classes_has_its_own(tmp_path):
@@ -337,41 +462,30 @@ def test_a_classifier_without_named_classes_has_its_own(tmp_path):
     assert len(document["classes"]) == 1000 and document["output"] is None
 
 
-def test_folders_of_outputs_are_made_and_complete_ones_stay(glyph_files, tmp_path):
+def test_folders_of_outputs_are_made_and_complete_ones_stay(few, tmp_path):
     output, state = tmp_path / "new" / "out.csv", tmp_path / "other" / "tent.state"
-    options = (*sorted(glyph_files.glob("*/00*.png")), "--classes", CLASSES, "-o", output, "--state", state)
+    options = (*few, "--classes", ",".join(CLASSES), "-o", output, "--state", state)
     invoke(*options)
     before = output.read_bytes()
-    page = tmp_path / "page.html"
-    assert "complete" in invoke(*options, "--resume", "--html", page).output
-    assert output.read_bytes() == before and page.exists()
-    assert "exists" in str(CliRunner().invoke(app, ["predict", *map(str, options)]).exception)
+    assert "complete" in invoke(*options, "--resume").output
+    assert output.read_bytes() == before
+    assert "exists" in error_of(*options)
 
 
-def test_an_output_that_was_cut_is_not_resumed(method, glyph_files, tmp_path, monkeypatch):
-    monkeypatch.setattr("tta_panda.prediction.job.SHARE_OF_TIME", 1e9)
-    job = make_job(method, tmp_path / "out.csv")
-    job.start()
-    next(job.run(sorted(map(str, glyph_files.glob("*/*")))))
-    job.output.write_bytes(job.output.read_bytes()[:100])
-    with pytest.raises(StoreError, match="shorter"):
-        make_job(method, tmp_path / "out.csv").start(resume=True)
-
-
-def test_odd_names_survive_a_file(glyph_files, tmp_path, monkeypatch):
+def test_odd_names_survive_a_file(few, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = ["a\rb.png", "a\nb.png", "'=a.png", "=a.png", "caf\udce9.png"]
     for name in names:
-        (tmp_path / name).write_bytes(sorted(glyph_files.glob("*/0*.png"))[0].read_bytes())
-    invoke(*names, "--classes", CLASSES, "-o", "out.csv")
+        (tmp_path / name).write_bytes(Path(few[0]).read_bytes())
+    invoke(*names, "--classes", ",".join(CLASSES), "-o", "out.csv")
     assert [row["path"] for row in read_rows(Path("out.csv"))] == [*names[:-1], "caf\\xe9.png"]
 
 
-def test_a_folder_is_watched_until_nothing_comes(glyph_files, tmp_path):
+def test_a_folder_is_watched_until_nothing_comes(few, tmp_path):
     watched = tmp_path / "camera"
     watched.mkdir()
-    for path in sorted(glyph_files.glob("*/00*.png")):
+    for path in map(Path, few):
         (watched / path.name).write_bytes(path.read_bytes())
     output = tmp_path / "out.jsonl"
-    invoke("--watch", watched, "--until-idle", 1.5, "--classes", CLASSES, "-o", output)
+    invoke("--watch", watched, "--until-idle", 1.2, "--classes", ",".join(CLASSES), "-o", output)
     assert {Path(row["path"]).name for row in read_rows(output)} == {path.name for path in watched.iterdir()}

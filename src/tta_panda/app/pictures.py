@@ -20,8 +20,7 @@ from tta_panda.data.stream import Stream
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
 from tta_panda.models.base import framing_of
-from tta_panda.prediction.classes import find_classes, labels_by_folder
-from tta_panda.prediction.reading import Decoder
+from tta_panda.prediction.reading import Decoder, find_classes, labels_by_folder
 
 DOMAINS = (CLEAN, *ALL_CORRUPTIONS)
 
@@ -88,7 +87,8 @@ def of_folder(
         ) from error
     label_of = labels_by_folder(folders, names)
     chosen = [found[index] for index in np.random.default_rng(0).permutation(len(found))[:count]]
-    labels = [label_of(str(path)) for path in chosen]
+    known = {name: k for k, name in enumerate(names)}
+    labels = [known.get(label_of(str(path)) or "", UNLABELLED) for path in chosen]
     return _read(chosen, labels, names, model, corruption, severity)
 
 

@@ -10,164 +10,208 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tta_panda.cli.common import print_json, say
-from tta_panda.cli.predict_options import STDIN, PredictOptions
-from tta_panda.cli.predictions import print_summary, row_printer, write_page
-from tta_panda.cli.runs import takes_options
-from tta_panda.errors import DataError, InvalidInputError
-from tta_panda.progress import make_progress
+from tta_panda.cli.common import JsonOption, print_json, print_rows, say, words
+from tta_panda.cli.engines import RAY, EngineOptions
+from tta_panda.cli.interruptions import keeping
+from tta_panda.errors import DataError, InvalidInputError, WorkerError
+from tta_panda.escapes import printable
+from tta_panda.evaluation.config import EMBEDDED
+from tta_panda.progress import make_console, make_progress
 
 if TYPE_CHECKING:
-    from tta_panda.images import Decoding
-    from tta_panda.prediction.files import Row
-    from tta_panda.prediction.job import PredictionJob
+    from tta_panda.prediction.files import PredictionFile
+    from tta_panda.prediction.job import PredictionConfig, PredictionJob
+    from tta_panda.prediction.predict import Prediction
     from tta_panda.prediction.reading import Pause
-    from tta_panda.prediction.shards import ShardedJob
     from tta_panda.prediction.summary import Summary
 
+STDIN = "-"
+MAX_CLASSES = 12
+"""In the histogram; `--json` has all of them."""
+_PATH_LENGTH = 50  # letters
 
-@takes_options
+
 def predict(
-    options: PredictOptions,
     paths: Annotated[
         list[str] | None, typer.Argument(help="Pictures, folders (all below them), globs; - reads paths from stdin.")
     ] = None,
+    classes: Annotated[
+        str | None, typer.Option("--classes", help="Comma-separated class names.", show_default="the sub-folders")
+    ] = None,
+    classes_file: Annotated[Path | None, typer.Option("--classes-file", help="Text file, one class per line.")] = None,
+    template: Annotated[
+        list[str] | None, typer.Option("--template", help="Prompt with {} for the class name; several are averaged.")
+    ] = None,
+    model: Annotated[str, typer.Option("--model", help="See: tta-panda ls models.")] = EMBEDDED.model,
+    method: Annotated[str, typer.Option("--method", help="See: tta-panda ls methods.")] = "clip+panda",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Option of the method or of Panda, as name=value; repeatable.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option("--preset", help="Settings of a benchmark.")] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Pictures per batch.")] = 100,
+    order: Annotated[
+        str, typer.Option("--order", help="sequential, or shuffled: better for folders that are sorted by class.")
+    ] = "sequential",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of negatives, views and order.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="CSV, JSONL or Parquet, by suffix.", show_default="stdout")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an --output that was interrupted.")] = False,
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", help="File of the method's state: loaded first if it exists, written at the end."),
+    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Page of thumbnails and predictions.")] = None,
+    watch: Annotated[
+        Path | None, typer.Option("--watch", help="Predict pictures that appear in this folder, until Ctrl-C.")
+    ] = None,
+    until_idle: Annotated[
+        float | None, typer.Option("--until-idle", help="With --watch: end after this many seconds without a picture.")
+    ] = None,
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken/--no-skip-broken", help="Exit with 0 even if pictures cannot be read.")
+    ] = True,
+    ignore_orientation: Annotated[
+        bool, typer.Option("--ignore-orientation", help="Do not turn pictures as their EXIF orientation says.")
+    ] = False,
+    max_pixels: Annotated[
+        int, typer.Option("--max-pixels", min=1, help="Skip pictures of more pixels than this.")
+    ] = 100_000_000,
+    precision: Annotated[str, typer.Option("--precision", help="Of the encoders: fp32, bf16 or fp16.")] = "fp32",
+    backend: Annotated[
+        str, typer.Option("--backend", help="What computes image embeddings: torch or openvino.")
+    ] = "torch",
+    engine: Annotated[
+        str, typer.Option("--engine", help="local: this machine; ray: a Ray cluster (pip install tta-panda[ray]).")
+    ] = "local",
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes.", show_default="1")] = None,
+    shard_size: Annotated[
+        int, typer.Option("--shard-size", min=1, help="Pictures of a shard, with several --workers or --engine ray.")
+    ] = 1000,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address", help="Of a running Ray cluster; auto: one of this machine.", show_default="start one"
+        ),
+    ] = None,
+    gpus_per_worker: Annotated[
+        float | None,
+        typer.Option("--gpus-per-worker", min=0, help="With Ray; a fraction lets workers share a GPU."),
+    ] = None,
+    device: Annotated[
+        str, typer.Option("--device", help="cpu, cuda or mps; auto: the best one that is available.")
+    ] = "auto",
+    as_json: JsonOption = False,
 ) -> None:
-    """Predict the classes of pictures, beside what the plain classifier says of them.
+    """Predict the classes of pictures, beside what the plain classifier predicts.
 
-    Rows are written as they come. A run that was killed has all finished batches in its --output, and --resume goes
-    on: the file is the one of an undisturbed run.
+    Rows are written as they come. A run that was killed has all finished batches in its --output, and --resume
+    continues it: the file is the same as that of a run without interruption.
     """
-    if options.watch and paths:
+    if watch and paths:
         raise InvalidInputError("Give either paths or --watch FOLDER, not both.")
-    places = [str(options.watch)] if options.watch else list(paths or [])
-    options.check(places)
-    seen: set[str] = set()
-    stop = threading.Event()
-    pictures, total = _pictures(options, places, seen, stop)
-    folders = [Path(place) for place in places if place != STDIN]
-    if options.is_sharded:
-        _predict_shards(options, folders, [str(path) for path in pictures])
-    job = _make_job(options, folders)
-    job.start(resume=options.resume)
-    if not job.is_open:
-        say(f"{options.output} is complete; there is nothing to resume.")
-        pictures = ()
-    if options.watch:
-        seen |= job.predicted()
-    collected: list[Row] = []
-    show = collected.extend if options.as_json else row_printer(options.output)
-    with _ended_by_signals(stop) if options.watch else nullcontext():
-        _run(options, job, pictures, total, show)
-    page = _page(options, job.decoder.decoding, pictures)
-    if options.as_json or job.is_open:
-        _show_end(options, job.summary, collected, page)
-    raise typer.Exit(int(job.summary.skipped > 0 and not options.skip_broken))
-
-
-def _show_end(options: PredictOptions, summary: Summary, rows: list[Row], page: Path | None) -> None:
-    if options.as_json:
-        files = {"output": options.output and str(options.output), "page": page and str(page)}
-        print_json(rows, **summary.facts(), **files)
-    else:
-        print_summary(options.method, summary, {"Predictions": options.output, "State": options.state, "Page": page})
-
-
-def _run(
-    options: PredictOptions,
-    job: PredictionJob,
-    pictures: Iterable[str | Pause],
-    total: int | None,
-    show: Callable[[list[Row]], None],
-) -> None:
-    """Predict, with progress on stderr unless rows go to the same terminal."""
-    if not job.is_open:
-        return
-    rows_on_terminal = options.output is None and not options.as_json and sys.stdout.isatty()
-    with nullcontext() if rows_on_terminal else make_progress("predicting", total) as progress:
-        if progress:
-            progress.advance(progress.task_ids[0], job.summary.pictures)
-        for rows in job.run(pictures, from_start=options.watch is None):
-            if progress:
-                progress.advance(progress.task_ids[0], len(rows))
-            show(rows)
-
-
-def _predict_shards(options: PredictOptions, places: Sequence[Path], paths: list[str]) -> NoReturn:
-    """Predict pictures on several workers."""
-    from tta_panda.prediction.files import read_rows
-    from tta_panda.prediction.shards import ShardedJob, ShardPrediction
-
-    output = cast(Path, options.output)
-    work = ShardPrediction(options.recipe(places), options.batch_size)
-    job = ShardedJob(work, options.make_executor(1), output, options.shard_size)
-    if job.start(paths, resume=options.resume):
-        _run_shards(job, len(paths))
-    else:
-        say(f"{output} is complete; there is nothing to resume.")
-    page = _page(options, work.recipe.decoding, paths)
-    if job.summary is None:
-        raise typer.Exit
-    _show_end(options, job.summary, list(read_rows(output)) if options.as_json else [], page)
-    raise typer.Exit(int(job.summary.skipped > 0 and not options.skip_broken))
-
-
-def _run_shards(job: ShardedJob, pictures: int) -> None:
-    """Predict, with progress on stderr."""
-    with make_progress("predicting", pictures) as progress:
-        failed = job.run(partial(progress.advance, progress.task_ids[0]))
-    for shard, reason in failed.items():
-        say(f"failed: {shard}: {reason}")
-    if failed:
-        say(f"{job.output} is not complete. The same command with --resume tries again.")
-        raise typer.Exit(1)
-
-
-def _make_job(options: PredictOptions, places: Sequence[Path]) -> PredictionJob:
-    from tta_panda.prediction.job import PredictionJob
-
-    recipe = options.recipe(places)
-    method, decoder, label_of = recipe.make()
-    settings = {
-        **recipe.settings(),
-        "classes": list(method.classifier.class_names),
-        "method": repr(method),
-        "batch size": options.batch_size,
-        "order": options.order,
+    engines = EngineOptions(engine, workers, address, gpus_per_worker, device)
+    is_sharded = engines.checked_engine() == RAY or (workers or 1) > 1
+    places = [str(watch)] if watch else list(paths or [])
+    refused = {
+        "Name pictures, folders or globs, or - for paths on stdin: tta-panda predict photos": not places,
+        "Give either - or paths, not both.": STDIN in places and len(places) > 1,
+        "--html needs --output, too: an interrupted page is resumed with it.": html and not output,
+        "--resume continues a file of predictions; give its --output.": resume and not output,
+        f"--order is sequential or shuffled, got {order!r}.": order not in ("sequential", "shuffled"),
+        "Only a list of files can be shuffled, not --watch or -.": order == "shuffled" and (watch or STDIN in places),
+        "--until-idle belongs to --watch.": until_idle is not None and not watch,
+        "Several workers write to a file; give --output.": is_sharded and not output,
+        "Each shard of several workers is a stream of its own: omit --state.": is_sharded and state,
+        "Only a list of files can be divided among workers, not --watch.": is_sharded and watch,
+        "Give either --classes or --classes-file.": classes is not None and classes_file is not None,
     }
-    return PredictionJob(method, decoder, options.batch_size, settings, label_of, options.output, options.state)
+    for message, is_wrong in refused.items():
+        if is_wrong:
+            raise InvalidInputError(message)
+
+    from tta_panda.data.listing import read_lines
+    from tta_panda.images import Decoding
+    from tta_panda.methods.options import parse_setting
+    from tta_panda.prediction.job import PredictionConfig, PredictionJob
+
+    names = words(classes) if classes is not None else read_lines(classes_file) if classes_file else None
+    config = PredictionConfig(
+        model=model,
+        method=method,
+        places=tuple(Path(place) for place in places if place != STDIN),
+        classes=names,
+        templates=template or None,
+        preset=preset,
+        options=dict(parse_setting(text) for text in settings or []),
+        seed=seed,
+        device=engines.usable_device(),
+        precision=precision,
+        backend=backend,
+        decoding=Decoding(upright=not ignore_orientation, max_pixels=max_pixels),
+        batch_size=batch_size,
+        thumbnails=html is not None,
+    )
+    executor = engines.make_executor(1) if is_sharded else None
+    job = PredictionJob(config, _files(config, output, html), state, executor, shard_size)
+    stop, seen = threading.Event(), set[str]()
+    pictures: Iterable[str | Pause]
+    if watch:
+        from tta_panda.prediction.reading import watch_folder
+
+        pictures = watch_folder(watch, seen, until_idle=until_idle, stop=stop)
+    else:
+        pictures = _find_pictures(places, seed if order == "shuffled" else None)
+    kept = "Nothing is kept; with --output FILE, --resume can continue."
+    if output:
+        kept = f"What is predicted is kept; the same command with --resume completes {output}."
+    rows: list[dict[str, object]] = []
+    with keeping(kept), job.open(resume=resume) as is_open:
+        if is_open:
+            if watch:
+                seen |= job.predicted_paths()
+            with _ended_by_signals(stop) if watch else nullcontext():
+                _run(job, pictures, rows if as_json else None, from_start=watch is None)
+        else:
+            say(f"{output} is complete; there is nothing to resume.")
+    files = {"output": output and str(output), "page": html and str(html)}
+    if as_json:
+        print_json(rows, **(job.summary.facts() if job.summary else {}), **files)
+    elif job.summary:
+        print_summary(method, job.summary, {"Predictions": output, "State": state, "Page": html})
+    raise typer.Exit(int(job.summary is not None and job.summary.skipped > 0 and not skip_broken))
 
 
-def _pictures(
-    options: PredictOptions, places: Sequence[str], seen: set[str], stop: threading.Event
-) -> tuple[Iterable[str | Pause], int | None]:
-    """Paths in the order of the stream, and how many there are, where that is known.
+def _files(config: PredictionConfig, output: Path | None, html: Path | None) -> list[PredictionFile]:
+    from tta_panda.prediction.files import PageFile, prediction_file
+    from tta_panda.reporting.contact_sheet import write_contact_sheet
 
-    Of a folder that is watched, those in `seen` are left out, also ones that enter it later.
-    """
+    files = [] if output is None else [prediction_file(output)]
+    if html is not None:
+        files.append(PageFile(html, partial(write_contact_sheet, method=config.method, model=config.model)))
+    return files
+
+
+def _find_pictures(places: Sequence[str], seed: int | None) -> Iterable[str]:
+    """Paths in the order of the stream, shuffled if there is a seed; a list unless they come from stdin."""
     import numpy as np
 
     from tta_panda.data.listing import find_images
-    from tta_panda.prediction.watch import watch_folder
 
-    if options.watch:
-        return watch_folder(options.watch, seen, until_idle=options.until_idle, stop=stop), None
     if STDIN in places:
         lines = (os.fsdecode(line).rstrip("\r\n") for line in sys.stdin.buffer)
-        return (line for line in lines if line), None
+        return (line for line in lines if line)
     found = find_images(places)
     if found.skipped:
         say(str(found))
     if not found.paths:
         raise DataError(f"There are no pictures in {', '.join(places)}.")
     paths = [str(path) for path in found.paths]
-    if options.order == "shuffled":
-        paths = [paths[i] for i in np.random.default_rng(options.seed).permutation(len(paths))]
-    return paths, len(paths)
+    return paths if seed is None else [paths[i] for i in np.random.default_rng(seed).permutation(len(paths))]
 
 
 @contextmanager
@@ -181,8 +225,83 @@ def _ended_by_signals(stop: threading.Event) -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _page(options: PredictOptions, decoding: Decoding, pictures: Iterable[str | Pause]) -> Path | None:
-    if options.html is None or options.output is None:
-        return None
-    paths = cast(list[str], pictures) if isinstance(pictures, list) else None
-    return write_page(options.html, options.output, options.method, options.model, paths, decoding)
+def _run(
+    job: PredictionJob, pictures: Iterable[str | Pause], rows: list[dict[str, object]] | None, *, from_start: bool
+) -> None:
+    """Predict, with progress on stderr unless predictions go to the same terminal. Rows are collected for `--json`."""
+    from tta_panda.prediction.files import as_row
+
+    on_terminal = rows is None and not job.files and sys.stdout.isatty()
+    total = len(pictures) if isinstance(pictures, list) else None
+    show = _printer(on_terminal) if rows is None and not job.files else None
+    with nullcontext() if on_terminal else make_progress("predicting", total) as progress:
+        if progress and job.summary:
+            progress.advance(progress.task_ids[0], job.summary.pictures)
+        try:
+            for predictions in job.run(pictures, from_start=from_start):
+                if progress:
+                    progress.advance(progress.task_ids[0], len(predictions))
+                if show:
+                    show(predictions)
+                if rows is not None:
+                    rows += map(as_row, predictions)
+        except WorkerError as error:
+            done = job.summary.pictures if job.summary else 0
+            raise WorkerError(
+                f"The pictures from the {done + 1:,}th on are not predicted: {error} The same command with --resume "
+                "tries again."
+            ) from error
+
+
+def _printer(on_terminal: bool) -> Callable[[Sequence[Prediction]], None]:
+    """What shows predictions on stdout: a table for people, CSV for programs."""
+    from tta_panda.files import csv_cell, csv_line
+    from tta_panda.prediction.files import COLUMNS, as_row
+
+    if on_terminal:
+        return lambda predictions: typer.echo("\n".join(map(_line, predictions)))
+    typer.echo(csv_line(COLUMNS), nl=False)
+    return lambda predictions: typer.echo(
+        "".join(csv_line(map(csv_cell, as_row(each).values())) for each in predictions), nl=False
+    )
+
+
+def _line(prediction: Prediction) -> str:
+    path = prediction.path or ""
+    path = path if len(path) <= _PATH_LENGTH else f"…{path[1 - _PATH_LENGTH :]}"
+    if prediction.error is not None:
+        return printable(f"{path:{_PATH_LENGTH}}  skipped: {prediction.error}")
+    plain = f"  (plain: {prediction.plain_predicted})" if prediction.changed else ""
+    return printable(f"{path:{_PATH_LENGTH}}  {prediction.probability:4.0%}  {prediction.predicted}{plain}")
+
+
+def print_summary(method: str, summary: Summary, files: dict[str, Path | None]) -> None:
+    """Print counts, accuracy and bias: on stdout if the predictions have a file of their own."""
+    console = make_console(stderr=files["Predictions"] is None)
+    facts, read = summary.facts(), summary.pictures - summary.skipped
+    speed = f"{facts['pictures_per_second']:.1f} per second, the encoder busy {facts['busy']:.0%} of the time"
+    console.print(f"{read:,} pictures in {facts['seconds']:.1f} s: {speed}")
+    if summary.skipped:
+        console.print(f"{summary.skipped:,} skipped:")
+        for path, reason in summary.reasons.items():
+            console.print(printable(f"  {path}: {reason}"), soft_wrap=True)
+        if summary.skipped > len(summary.reasons):
+            console.print(f"  and {summary.skipped - len(summary.reasons):,} more; their rows have the reasons")
+    if read:
+        share = summary.changed / read
+        console.print(
+            f"{method} changed {summary.changed:,} of {read:,} predictions ({share:.1%}); how often each class:"
+        )
+        shown = sorted(facts["classes"].items(), key=lambda item: -max(item[1].values()))
+        print_rows(console, [{"class": name, **counts} for name, counts in shown[:MAX_CLASSES]])
+        if len(shown) > MAX_CLASSES:
+            console.print(f"and {len(shown) - MAX_CLASSES:,} classes that were predicted less often")
+    if summary.labelled:
+        low, high = facts["gain_interval"]
+        gain = f"{100 * facts['gain']:+.1f} points, paired 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+        accuracy = f"accuracy {facts['plain_accuracy']:.1%} -> {facts['accuracy']:.1%} ({gain})"
+        bias = f"prediction bias {facts['plain_bias']:.3f} -> {facts['bias']:.3f}"
+        console.print(f"{summary.labelled:,} labelled pictures: {accuracy}, {bias}", soft_wrap=True)
+    for name, path in files.items():
+        if path is not None:
+            console.print(f"{name}: {path}", soft_wrap=True)

@@ -1,164 +1,370 @@
-"""Predict a stream of pictures into a file. A job that was killed can be resumed, and gives the same file.
+"""Predict a stream of pictures into files. A job that was killed can be resumed, and writes the same files.
 
-Beside the file stands a checkpoint: the method's state after a batch, how much of the file was written then, and the
-sums of the summary. A resumed job cuts the file to that size and goes on from there.
+Beside the first file stands a checkpoint: the method's state after a batch, the sizes of the files at that time, and
+the sums of the summary. A resumed job cuts the files to these sizes and continues from there.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import reprlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from tta_panda.data.dataset import UNLABELLED
-from tta_panda.files import make_writable, remove_parts
+from filelock import FileLock, Timeout
+
+from tta_panda.errors import DataError, InvalidInputError
+from tta_panda.executors import Executor
+from tta_panda.files import make_writable, remove_parts, save_file, writing
+from tta_panda.images import AS_SHOWN, Decoding
+from tta_panda.methods import create_method
 from tta_panda.methods.base import Method
 from tta_panda.methods.state import read_state, write_state
-from tta_panda.prediction.files import PredictionFile, Row, as_row, file_format, read_rows
-from tta_panda.prediction.predict import PredictedBatch, predict_batches
-from tta_panda.prediction.reading import Decoder, Pause
-from tta_panda.prediction.resuming import CHECKPOINT, chained, check_pictures, check_settings, has_work, unfinished
+from tta_panda.models import load_model, make_classifier, recorded_name, weights_digest
+from tta_panda.models.base import framing_of
+from tta_panda.models.devices import Backend, Precision, resolve_device
+from tta_panda.prediction.files import PredictionFile, read_predictions
+from tta_panda.prediction.predict import Prediction, predict_batches
+from tta_panda.prediction.reading import THUMBNAIL, Decoder, Pause, find_classes, labels_by_folder, read_batches
 from tta_panda.prediction.summary import Summary
 
-SHARE_OF_TIME = 0.05
-"""What checkpoints may take of the time: it decides how often they are made."""
+CHECKPOINT_SHARE = 0.05
+"""Share of the time that checkpoints may take, which decides how often they are written."""
+
+LabelOf = Callable[[str], str | None]
+"""The true class of a path, if its folder tells it."""
 
 
-@dataclass
-class PredictionJob:
-    """Paths to rows, in order.
+@dataclass(frozen=True, kw_only=True)
+class PredictionConfig:
+    """What decides predictions, by name, so that every process makes the same method of it.
 
     Args:
-        method: what predicts.
-        decoder: what reads the pictures.
-        batch_size: pictures that the method adapts to at a time.
-        settings: what decides the predictions besides the pictures; a job is resumed with equal ones only.
-        label_of: the class index of a path, or `UNLABELLED`.
-        output: file for the rows; None where they are only handed on.
-        state: file of the method's state, which the job goes on from if it is there, and writes at the end.
+        places: where pictures are. Sub-folders label them, and name the classes if `classes` is None.
+        templates: prompts for the classes; None for the default.
+        options: those of the method and of Panda.
+        thumbnails: whether predictions have thumbnails.
     """
 
-    method: Method
-    decoder: Decoder
-    batch_size: int
-    settings: Mapping[str, Any]
-    label_of: Callable[[str], int] = lambda _path: UNLABELLED
-    output: Path | None = None
-    state: Path | None = None
+    model: str
+    method: str
+    places: Sequence[Path] = ()
+    classes: Sequence[str] | None = None
+    templates: Sequence[str] | None = None
+    preset: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    device: str = "auto"
+    precision: str = "fp32"
+    backend: str = "torch"
+    decoding: Decoding = AS_SHOWN
+    batch_size: int = 100
+    thumbnails: bool = False
 
-    def __post_init__(self) -> None:
-        self.summary = Summary.of(self.method.classifier.class_names)
+    @cached_property
+    def loaded(self) -> tuple[Method, LabelOf]:
+        """The method with its model, and the labels of its pictures."""
+        device = resolve_device(self.device)
+        model = load_model(self.model, device, cast(Precision, self.precision), cast(Backend, self.backend))
+        names, folders = find_classes(self.places, self.classes, model)
+        classifier = make_classifier(model, names, list(self.templates) if self.templates else "photo")
+        method = create_method(self.method, classifier, preset=self.preset, seed=self.seed, **self.options)
+        return method, labels_by_folder(folders, classifier.class_names)
+
+    def predict(self, pictures: Iterable[str | Pause], summary: Summary, first: int = 0) -> Iterator[list[Prediction]]:
+        """Predict pictures batch by batch, and count them in a summary; the first has the index `first`."""
+        method, label_of = self.loaded
+        decoder = Decoder(framing_of(method.classifier.model), self.decoding, thumbnails=self.thumbnails)
+        return predict_batches(method, pictures, decoder, self.batch_size, summary, label_of, first)
+
+    def settings(self) -> dict[str, Any]:
+        """What must not differ where a job is resumed. Devices and the sizes of passes do not change predictions."""
+        return {
+            "model": recorded_name(self.model),
+            "weights": weights_digest(self.model),
+            "precision": self.precision,
+            "backend": self.backend,
+            "classes": self.classes and list(self.classes),
+            "templates": self.templates and list(self.templates),
+            "method": self.method,
+            "options": {name: value for name, value in self.options.items() if name != "micro_batch"},
+            "preset": self.preset,
+            "seed": self.seed,
+            "decoding": str(self.decoding),
+            "batch size": self.batch_size,
+        }
+
+
+def predict_shard(config: PredictionConfig, shard: tuple[int, Sequence[str]]) -> tuple[list[Prediction], Summary]:
+    """Predict pictures as a stream of their own, from the method's initial state; the first has the index given."""
+    first, paths = shard
+    method, _ = config.loaded
+    method.reset()
+    summary = Summary.empty(method.classifier.class_names)
+    return list(chain.from_iterable(config.predict(paths, summary, first))), summary
+
+
+class PredictionJob:
+    """Predicts pictures into files, in order.
+
+    Args:
+        config: what predicts.
+        files: where predictions are written; the first one is the output that the checkpoint belongs to.
+        state: file of the method's state: loaded first if it exists, and written at the end.
+        executor: runs shards of the pictures, each a stream of its own; None predicts a single stream here.
+        shard_size: pictures of a shard.
+    """
+
+    def __init__(
+        self,
+        config: PredictionConfig,
+        files: Sequence[PredictionFile] = (),
+        state: Path | None = None,
+        executor: Executor | None = None,
+        shard_size: int = 1000,
+    ):
+        self.config = config
+        self.files = files
+        self.state = state
+        self.executor = executor
+        self.shard_size = shard_size
+        self.summary: Summary | None = None
         self._digest = ""  # of the paths so far
-        self._file: PredictionFile | None = None
         self._checkpoint_after = 0.0
+        written = [path for file in files for path in dict.fromkeys((file.path, file.growing))]
+        written += [*self._checkpoints, *([state] if state else [])]
+        if len({path.resolve() for path in written}) < len(written):
+            raise InvalidInputError(
+                f"Two outputs would be written to the same file: {', '.join(map(str, written))}. Give --output, "
+                "--html and --state names of their own."
+            )
 
     @property
     def checkpoint(self) -> Path | None:
         """Exists while the job is not finished."""
-        return None if self.output is None else unfinished(self.output, CHECKPOINT)
-
-    def start(self, *, resume: bool = False) -> None:
-        """Open the output, anew or where an interrupted job stopped, unless it is complete already."""
-        if self.state is not None:
-            make_writable(self.state.parent, "write the state to", "Choose another --state.")
-            if self.state.exists():
-                self.method.load_state_dict(read_state(self.state)[0])
-        if self.output is None or self.checkpoint is None:
-            return
-        make_file = file_format(self.output)
-        if not has_work(self.output, CHECKPOINT, resume=resume):
-            self._remove_growing(make_file)
-            return
-        for path in filter(None, (self.output, self.checkpoint, self.state)):
-            remove_parts(path.parent, path)
-        if self.checkpoint.exists():
-            self._file = make_file(self.output, self._load(self.checkpoint))
-        else:
-            self._save(None)  # before the file: one without a checkpoint is complete
-            self._file = make_file(self.output)
+        return self._checkpoints[self.executor is not None] if self.files else None
 
     @property
-    def is_open(self) -> bool:
-        """Whether there is anything to do: False where the output was complete already."""
-        return self.output is None or self._file is not None
+    def _checkpoints(self) -> list[Path]:
+        """That of a single stream, and that of shards."""
+        return [self._beside(suffix) for suffix in (".checkpoint", ".shards")] if self.files else []
 
-    def predicted(self) -> set[str]:
-        """Paths that the file has rows for, as these spell them."""
-        return {row["path"] for row in read_rows(self._file.growing)} if self._file else set()
+    def _beside(self, suffix: str) -> Path:
+        output = self.files[0].path
+        return output.with_name(f"{output.name}{suffix}")
 
-    def run(self, paths: Iterable[str | Pause], *, from_start: bool = True) -> Iterator[list[Row]]:
-        """Predict, batch by batch; rows are in the file when they are handed on.
+    @contextmanager
+    def open(self, *, resume: bool = False) -> Iterator[bool]:
+        """Open the files, anew or where an interrupted job stopped; False if they are complete already."""
+        if self.state is not None:
+            make_writable(self.state.parent, "write the state to", "Choose another --state.")
+        with ExitStack() as stack:
+            if self.files:
+                stack.enter_context(self._locked())
+            for file in self.files:
+                stack.callback(file.close)
+            is_open = self._has_work(resume)
+            if is_open:
+                self._open()
+            else:
+                self._add_pages()
+            yield is_open
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from the output; the system releases the lock when a process dies."""
+        path = self._beside(".lock")
+        lock = FileLock(path)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                raise DataError(
+                    f"Another process is predicting into {self.files[0].path}; wait for it, or choose another --output."
+                ) from None
+        try:
+            yield
+        finally:
+            if not any(each.exists() for each in self._checkpoints):
+                path.unlink(missing_ok=True)
+            lock.release()
+
+    def _has_work(self, resume: bool) -> bool:
+        """Whether anything is left to predict; what exists already must be wanted."""
+        if self.checkpoint is None:
+            return True
+        output = self.files[0].path
+        [other] = set(self._checkpoints) - {self.checkpoint}
+        if other.exists():
+            begun_by = "a single process" if self.executor else "several workers"
+            raise InvalidInputError(f"{output} was begun by {begun_by}: resume it so, or delete {other} to begin anew.")
+        if self.checkpoint.exists():
+            if not resume:
+                raise InvalidInputError(
+                    f"{output} is unfinished: add --resume to continue, or delete {self.checkpoint} to begin anew."
+                )
+            return True
+        if output.exists() and not resume:
+            raise InvalidInputError(f"{output} exists; choose another --output, or delete it.")
+        return not output.exists()
+
+    def _open(self) -> None:
+        if self.executor is None:
+            method, _ = self.config.loaded  # before anything is written
+            self.summary = Summary.empty(method.classifier.class_names)
+            if self.state is not None and self.state.exists():
+                method.load_state_dict(read_state(self.state)[0])
+        if self.checkpoint is None:
+            return
+        for path in filter(None, (self.checkpoint, self.state, *(file.path for file in self.files))):
+            remove_parts(path.parent, path)
+        sizes: dict[str, int] = {}
+        if self.checkpoint.exists():
+            sizes = self._load(self.checkpoint)
+        else:
+            self._save(None)  # before the files: an output without a checkpoint is complete
+        output, *pages = self.files
+        output.open(sizes.get(output.growing.name))
+        for page in pages:
+            if page.growing.name in sizes and page.growing.exists():
+                page.open(sizes[page.growing.name])
+            else:
+                self._copy(output, output.growing, page)
+
+    def _add_pages(self) -> None:
+        """Complete the pages of an output that is complete."""
+        output, *pages = self.files
+        for page in pages:
+            self._copy(output, output.path, page)
+            page.finish()
+        for file in self.files:
+            file.clean_up()
+
+    def _copy(self, output: PredictionFile, source: Path, page: PredictionFile) -> None:
+        """Begin a page with what was predicted without it, for which pictures are read once more."""
+        page.open(None)
+        decoder = Decoder(THUMBNAIL, self.config.decoding, thumbnails=True)
+        paths = (each.path or "" for each in read_predictions(output, source))
+        decoded = chain.from_iterable(read_batches(paths, decoder, 100))
+        for prediction, picture in zip(read_predictions(output, source), decoded, strict=True):
+            page.write([replace(prediction, thumbnail=picture.thumbnail)])
+
+    def predicted_paths(self) -> set[str]:
+        """Paths of what was predicted before this job was resumed, as `path_text` writes them."""
+        output = self.files[0] if self.files else None
+        return {row["path"] for row in output.read(output.growing)} if output else set()
+
+    def run(self, paths: Iterable[str | Pause], *, from_start: bool = True) -> Iterator[list[Prediction]]:
+        """Predict, batch by batch; predictions are in the files when they are yielded.
 
         Args:
             paths: all pictures of the job, also those that a resumed one has predicted already.
-            from_start: False where `paths` has only what is left to do.
+            from_start: False if `paths` has only those that are left.
         """
         left = self._left_of(iter(paths)) if from_start else paths
-        since = time.perf_counter()
-        for batch in predict_batches(self.method, left, self.decoder, self.batch_size, self.summary.pictures):
-            rows = self._take(batch)
-            size = self._file.write(rows) if self._file else 0
-            self.summary.seconds += time.perf_counter() - since
-            since = time.perf_counter()
-            if since >= self._checkpoint_after:
-                self._save(size)
-            yield rows
+        for predictions in self._predict(left):
+            for prediction in predictions:
+                self._digest = _chained(self._digest, prediction.path or "")
+            for file in self.files:
+                file.write(predictions)
+            if self.executor or time.perf_counter() >= self._checkpoint_after:
+                self._save(self.files)
+            yield predictions
         self._finish()
 
-    def _take(self, batch: PredictedBatch) -> list[Row]:
-        paths = [prediction.path or "" for prediction in batch.predictions]
-        labels = [self.label_of(path) for path in paths]
-        self.summary.add(batch, labels)
-        for path in paths:
-            self._digest = chained(self._digest, path)
-        names = self.method.classifier.class_names
-        return [
-            as_row(prediction, None if label == UNLABELLED else names[label])
-            for prediction, label in zip(batch.predictions, labels, strict=True)
-        ]
+    def _predict(self, paths: Iterable[str | Pause]) -> Iterator[list[Prediction]]:
+        first = self.summary.pictures if self.summary else 0
+        if self.executor is None:
+            assert self.summary is not None
+            yield from self.config.predict(paths, self.summary, first)
+            return
+        left = [path for path in paths if isinstance(path, str)]
+        starts = range(0, len(left), self.shard_size)
+        shards = [(first + start, left[start : start + self.shard_size]) for start in starts]
+        for predictions, part in self.executor.map(partial(predict_shard, self.config), shards):
+            if self.summary is None:
+                self.summary = part
+            else:
+                self.summary.add(part)
+            yield predictions
 
     def _left_of(self, paths: Iterator[str | Pause]) -> Iterator[str | Pause]:
-        """What comes after the pictures of the checkpoint, if these are the same as they were."""
+        """What follows the pictures of the checkpoint, if these are the same as they were."""
         digest = ""
-        for _ in range(self.summary.pictures):
-            digest = chained(digest, str(next(paths, "")))
-        check_pictures(self.output, self._digest, digest)
+        for _ in range(self.summary.pictures if self.summary else 0):
+            digest = _chained(digest, str(next(paths, "")))
+        if digest != self._digest:
+            raise DataError(
+                f"The pictures are not those that {self.files[0].path} was begun with. Give the same ones in the same "
+                "order, or begin anew with another --output."
+            )
         return paths
 
-    def _save(self, size: int | None) -> None:
+    def _settings(self) -> dict[str, Any]:
+        return {**self.config.settings(), **({"shard size": self.shard_size} if self.executor else {})}
+
+    def _save(self, files: Sequence[PredictionFile] | None) -> None:
+        """Write a checkpoint; without files, one of a job that has predicted nothing yet."""
         if self.checkpoint is None:
             return
         start = time.perf_counter()
-        if self._file is not None:
-            self._file.sync()
-        facts = {"size": size, "digest": self._digest, "summary": self.summary.to_json()}
-        write_state(self.checkpoint, self.method, {**facts, "settings": self.settings})
+        facts = {
+            "sizes": {file.growing.name: file.sync() for file in files or ()},
+            "digest": self._digest,
+            "summary": self.summary and self.summary.to_json(),
+            "settings": self._settings(),
+        }
+        if self.executor is None:
+            write_state(self.checkpoint, self.config.loaded[0], facts)
+        else:
+            save_file(self.checkpoint, json.dumps(facts))
         now = time.perf_counter()
-        self._checkpoint_after = now + (now - start) / SHARE_OF_TIME
+        self._checkpoint_after = now + (now - start) / CHECKPOINT_SHARE
 
-    def _load(self, checkpoint: Path) -> int | None:
-        """Go on from a checkpoint; returns the size of the file at that time, or None if it was not begun."""
-        state, facts = read_state(checkpoint)
-        check_settings(self.output, facts["settings"], self.settings)
-        self.method.load_state_dict(state)
-        self.summary = Summary.from_json(facts["summary"])
+    def _load(self, checkpoint: Path) -> dict[str, int]:
+        """Continue from a checkpoint; returns the sizes that the files had."""
+        facts: dict[str, Any]
+        if self.executor is None:
+            state, facts = read_state(checkpoint)
+            self._check_settings(facts["settings"])
+            self.config.loaded[0].load_state_dict(state)
+        else:
+            facts = json.loads(checkpoint.read_bytes())
+            self._check_settings(facts["settings"])
+        self.summary = Summary.from_json(facts["summary"]) if facts["summary"] else None
         self._digest = facts["digest"]
-        size: int | None = facts["size"]
-        return size
+        sizes: dict[str, int] = facts["sizes"]
+        return sizes
+
+    def _check_settings(self, before: Mapping[str, Any]) -> None:
+        now = self._settings()
+        if differing := [name for name in now if before.get(name) != now[name]]:
+            was, is_now = (reprlib.repr(each.get(differing[0])) for each in (before, now))
+            raise InvalidInputError(
+                f"{self.files[0].path} was begun with another {differing[0]}: {was}, not {is_now}. Resume it with the "
+                "same options, or begin anew with another --output."
+            )
 
     def _finish(self) -> None:
-        """The checkpoint is removed when all else is written: until then, the job can be resumed."""
-        if self._file is not None:
-            self._file.finish()
+        """Complete all files. The checkpoint is removed last: until then, the job can be resumed."""
+        for file in self.files:
+            file.finish()
         if self.state is not None:
-            write_state(self.state, self.method)
-        if self._file is not None and self.checkpoint is not None:
+            write_state(self.state, self.config.loaded[0])
+        if self.checkpoint is not None:
             self.checkpoint.unlink()
-            self._remove_growing(type(self._file))
+        for file in self.files:
+            file.clean_up()
 
-    def _remove_growing(self, kind: type[PredictionFile]) -> None:
-        assert self.output is not None
-        if (growing := kind.growing_of(self.output)) != self.output:
-            growing.unlink(missing_ok=True)
+
+def _chained(digest: str, path: str) -> str:
+    """The digest of some paths, with one more."""
+    return hashlib.sha256(f"{digest}\n{path}".encode(errors="surrogateescape")).hexdigest()

@@ -1,12 +1,12 @@
-"""Predictions of a method for pictures of any kind, one by one, beside those of the plain classifier."""
+"""Predictions of a method for pictures of any kind, in order, beside those of the plain classifier."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from tta_panda.escapes import path_text
 from tta_panda.methods.base import Method
 from tta_panda.models.base import framing_of
 from tta_panda.prediction.reading import Decoded, Decoder, Pause, Picture, read_batches
+from tta_panda.prediction.summary import Summary
 from tta_panda.progress import make_progress
 
 TOP = 5
@@ -24,27 +25,30 @@ TOP = 5
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a method says of one picture; without a class where the picture could not be read."""
+    """The classes that a method and the plain classifier predict for one picture, or why it cannot be read."""
 
     index: int
-    """Place in the stream, from 0."""
+    """Position in the stream, from 0."""
     path: str | None = None
+    label: str | None = None
+    """The true class, where the picture's folder tells it to `tta-panda predict`."""
     predicted: str | None = None
-    """The predicted class."""
+    """The class that the method predicts."""
     probability: float | None = None
     margin: float | None = None
     """Probability of the predicted class less that of the next."""
     top: tuple[tuple[str, float], ...] = ()
-    """The most likely classes with their probabilities."""
+    """The most probable classes with their probabilities."""
     plain_predicted: str | None = None
-    """What the classifier says without adaptation and without Panda."""
+    """The class that the classifier predicts without adaptation and without Panda."""
     plain_probability: float | None = None
     error: str | None = None
-    """Why the picture could not be read."""
+    """Why the picture cannot be read."""
+    thumbnail: bytes | None = field(default=None, repr=False, compare=False)  # JPEG, for a page of predictions
 
     @property
     def changed(self) -> bool:
-        """Whether the plain classifier says something else."""
+        """Whether the plain classifier predicts another class."""
         return self.predicted != self.plain_predicted
 
     def __repr__(self) -> str:
@@ -53,17 +57,6 @@ class Prediction:
             return f"<{name}: skipped, {self.error}>"
         plain = f", plain {self.plain_predicted} {self.plain_probability:.0%}" if self.changed else ""
         return f"<{name}: {self.predicted} {self.probability:.0%}{plain}>"
-
-
-@dataclass(frozen=True, eq=False)
-class PredictedBatch:
-    """The predictions of a batch, and all probabilities (B, K) of the pictures that could be read."""
-
-    predictions: list[Prediction]
-    probabilities: Tensor
-    plain_probabilities: Tensor
-    seconds: float = 0.0
-    """What the method and its encoder took."""
 
 
 def predict(
@@ -76,7 +69,7 @@ def predict(
 ) -> Iterator[Prediction]:
     """Predict pictures in order, adapting to them on the way.
 
-    The method goes on where it stands; call `method.reset()` before a new stream.
+    The method continues from its current state; call `method.reset()` before a new stream.
 
     Args:
         method: what predicts.
@@ -96,52 +89,78 @@ def _predict(
     method: Method, pictures: Iterable[Picture | Pause], batch_size: int, skip_broken: bool, progress: bool
 ) -> Iterator[Prediction]:
     total = len(pictures) if isinstance(pictures, Sized) else None
-    decoder = Decoder(framing_of(method.classifier.model))
+    decoder, summary = Decoder(framing_of(method.classifier.model)), Summary.empty(method.classifier.class_names)
     with make_progress("predicting", total) if progress else nullcontext() as bar:
-        for batch in predict_batches(method, pictures, decoder, batch_size):
-            for prediction in batch.predictions:
+        for batch in predict_batches(method, pictures, decoder, batch_size, summary):
+            for prediction in batch:
                 if prediction.error is not None and not skip_broken:
                     raise BrokenImageError(path_text(prediction.path or str(prediction.index)), prediction.error)
                 yield prediction
             if bar:
-                bar.advance(bar.task_ids[0], len(batch.predictions))
+                bar.advance(bar.task_ids[0], len(batch))
 
 
 def predict_batches(
-    method: Method, pictures: Iterable[Picture | Pause], decoder: Decoder, batch_size: int, start: int = 0
-) -> Iterator[PredictedBatch]:
-    """The same, batch by batch; the first picture has the index `start`."""
-    for pieces in read_batches(pictures, decoder, batch_size):
-        yield _predict_batch(method, pieces, start)
-        start += len(pieces)
+    method: Method,
+    pictures: Iterable[Picture | Pause],
+    decoder: Decoder,
+    batch_size: int,
+    summary: Summary,
+    label_of: Callable[[str], str | None] = lambda _path: None,
+    first: int = 0,
+) -> Iterator[list[Prediction]]:
+    """Predict pictures batch by batch, and count them in a summary.
+
+    Args:
+        label_of: the true class of a path, if it is known.
+        first: index of the first picture.
+    """
+    since = time.perf_counter()
+    for decoded in read_batches(pictures, decoder, batch_size):
+        start = time.perf_counter()
+        own, plain = _probabilities(method, [each.image for each in decoded if each.image is not None])
+        busy = time.perf_counter() - start
+        probabilities = iter(zip(own, plain, strict=True))
+        predictions = [
+            _prediction(index, each, label_of(each.path) if each.path else None, method, probabilities)
+            for index, each in enumerate(decoded, first)
+        ]
+        now = time.perf_counter()
+        summary.add(Summary.of_batch(method.classifier.class_names, predictions, own, plain, now - since, busy))
+        first, since = first + len(predictions), now
+        yield predictions
 
 
 @torch.no_grad()
-def _predict_batch(method: Method, pieces: list[Decoded], start: int) -> PredictedBatch:
-    images = [piece.image for piece in pieces if piece.image is not None]
-    names = method.classifier.class_names
-    begun = time.perf_counter()
+def _probabilities(method: Method, images: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Probabilities (B, K) of the method and of the plain classifier."""
     if not images:
-        probabilities = plain = torch.empty(0, len(names))
-    else:
-        logits, plain_logits = method.adapt_beside_plain(images)
-        probabilities, plain = logits.softmax(dim=1).cpu(), plain_logits.softmax(dim=1).cpu()
-    seconds = time.perf_counter() - begun
-    rows = iter(zip(probabilities, plain, strict=True))
-    predictions = [
-        Prediction(index, piece.path, error=piece.error.reason)
-        if piece.error is not None
-        else _prediction(index, piece.path, names, *next(rows))
-        for index, piece in enumerate(pieces, start)
-    ]
-    return PredictedBatch(predictions, probabilities, plain, seconds)
+        nothing = torch.empty(0, len(method.classifier.class_names))
+        return nothing, nothing
+    own, plain = method.adapt_beside_plain(images)
+    return own.softmax(dim=1).cpu(), plain.softmax(dim=1).cpu()
 
 
-def _prediction(index: int, path: str | None, names: tuple[str, ...], own: Tensor, plain: Tensor) -> Prediction:
+def _prediction(
+    index: int, decoded: Decoded, label: str | None, method: Method, probabilities: Iterator[tuple[Tensor, Tensor]]
+) -> Prediction:
+    if decoded.error is not None:
+        return Prediction(index, decoded.path, label, error=decoded.error.reason)
+    names = method.classifier.class_names
+    own, plain = next(probabilities)
     values, classes = own.topk(min(TOP, len(names)))
     top = tuple((names[k], value) for k, value in zip(classes.tolist(), values.tolist(), strict=True))
-    best = int(plain.argmax())
     (predicted, probability), (_, next_probability) = top[:2]
+    plain_class = int(plain.argmax())
     return Prediction(
-        index, path, predicted, probability, probability - next_probability, top, names[best], float(plain[best])
+        index,
+        decoded.path,
+        label,
+        predicted,
+        probability,
+        probability - next_probability,
+        top,
+        names[plain_class],
+        float(plain[plain_class]),
+        thumbnail=decoded.thumbnail,
     )

@@ -1,36 +1,51 @@
-"""Pictures decoded ahead of the encoder, by several threads, in order and in bounded memory."""
+"""Pictures to predict: the classes that their folders name, folders that are watched, and decoding ahead in threads."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from tta_panda.data.dataset import reading_threads
-from tta_panda.errors import BrokenImageError
-from tta_panda.images import AS_SHOWN, Decoding, Framing, as_batch, read_image
+from tta_panda.data.folders import CLASS_LIST, class_folders, named_classes
+from tta_panda.data.listing import find_images
+from tta_panda.data.source import published_classes
+from tta_panda.errors import BrokenImageError, InvalidInputError
+from tta_panda.escapes import path_text
+from tta_panda.images import AS_SHOWN, Decoding, Framing, as_batch, read_fitted
 from tta_panda.images import Picture as LoadedPicture
+from tta_panda.models.base import ImageModel
+from tta_panda.models.linear import LinearHeadModel
 
 Picture = str | os.PathLike[str] | LoadedPicture
 """The path of a file, a Pillow image, an array (H, W, 3) of uint8, or a tensor (3, H, W)."""
 
+THUMBNAIL = 96
+"""Side of a thumbnail in pixels."""
+_JPEG_QUALITY = 70
+_MAX_PIECE = 10_000
+"""Pictures in a piece where few can be decoded, so that rows are written now and then, and memory is bounded."""
+
 
 class Pause:
-    """Stands in a stream of pictures where the next ones will take a while: what is there is predicted."""
+    """Marks a place in a stream of pictures where no more are there yet: those before it are predicted at once."""
 
 
 PAUSE: Final = Pause()
-
-_LONGEST = 10_000
-"""Pictures in a piece, most of which cannot be decoded: rows are to be written, and memory is to be bounded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +54,43 @@ class Decoded:
 
     path: str | None
     image: Tensor | None = None  # (3, H, W), uint8 or floats in [0, 1]
+    thumbnail: bytes | None = None  # JPEG
     error: BrokenImageError | None = None
+
+
+class Decoder:
+    """Turns pictures of any kind into images of a model's size.
+
+    Args:
+        framing: how the model resizes and crops.
+        decoding: how files are decoded.
+        thumbnails: whether to make a thumbnail of every file.
+    """
+
+    def __init__(self, framing: int | Framing, decoding: Decoding = AS_SHOWN, *, thumbnails: bool = False):
+        self.framing = framing
+        self.decoding = decoding
+        self.thumbnails = thumbnails
+
+    def __call__(self, picture: Picture) -> Decoded:
+        path = os.fspath(picture) if isinstance(picture, str | os.PathLike) else None
+        try:
+            if isinstance(picture, str | os.PathLike):
+                return self._read(Path(picture), path)
+            return Decoded(None, as_batch([picture], self.framing)[0])
+        except BrokenImageError as error:
+            return Decoded(path, error=error)
+
+    def _read(self, file: Path, path: str | None) -> Decoded:
+        sizes = (self.framing, THUMBNAIL) if self.thumbnails else (self.framing,)
+        image, *thumbnail = read_fitted(file, sizes, self.decoding)
+        return Decoded(path, torch.tensor(image).permute(2, 0, 1), _as_jpeg(thumbnail[0]) if thumbnail else None)
+
+
+def _as_jpeg(pixels: NDArray[np.uint8]) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, "JPEG", quality=_JPEG_QUALITY)
+    return content.getvalue()
 
 
 def read_batches(
@@ -55,7 +106,7 @@ def read_batches(
         if isinstance(decoded, Decoded):
             piece.append(decoded)
             usable += decoded.image is not None
-        if piece and (usable == batch_size or len(piece) == _LONGEST or isinstance(decoded, Pause)):
+        if piece and (usable == batch_size or len(piece) == _MAX_PIECE or isinstance(decoded, Pause)):
             yield piece
             piece, usable = [], 0
     if piece:
@@ -81,34 +132,92 @@ def _decode_ahead(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-class Decoder:
-    """Turns pictures of any kind into images of a model's size.
+def find_classes(
+    places: Sequence[Path], class_names: Sequence[str] | None, model: ImageModel
+) -> tuple[list[str], dict[Path, str]]:
+    """Names of the classes, and the class of each folder whose pictures are labelled by it.
 
     Args:
-        framing: how the model resizes and crops.
-        decoding: how files are decoded.
+        places: where pictures are. Sub-folders or a class list of folders name the classes.
+        class_names: the names, if they are known; sub-folders of the same names then only label pictures.
+        model: if nothing else names classes, a network that was trained on ImageNet has ImageNet's.
     """
+    roots = [place.expanduser() for place in places if place.expanduser().is_dir()]
+    if class_names is not None:
+        return list(class_names), {folder: folder.name for root in roots for folder in class_folders(root)}
+    names: dict[str, None] = {}
+    folders: dict[Path, str] = {}
+    for root in roots:
+        found, found_names = named_classes(root)
+        folders |= dict(zip(found, found_names, strict=False))
+        names |= dict.fromkeys(found_names)
+    imagenet = list(published_classes("imagenet").values())
+    if len(names) < 2 and isinstance(model, LinearHeadModel) and model.head.out_features == len(imagenet):
+        return imagenet, {}
+    if len(names) < 2:
+        where = ", ".join(map(str, places[:3])) or "a list of paths"
+        raise InvalidInputError(
+            f"Cannot infer the class names; pass --classes cat,dog,bird, or --classes-file FILE with one name per "
+            f"line. They can be inferred from sub-folders or a {CLASS_LIST}, and {where} has neither."
+        )
+    return list(names), folders
 
-    def __init__(self, framing: int | Framing, decoding: Decoding = AS_SHOWN):
-        self.framing = framing
-        self.decoding = decoding
 
-    def __call__(self, picture: Picture) -> Decoded:
-        path = os.fspath(picture) if isinstance(picture, str | os.PathLike) else None
-        try:
-            return Decoded(path, self._image(picture))
-        except BrokenImageError as error:
-            return Decoded(path, error=error)
+def labels_by_folder(folders: Mapping[Path, str], class_names: Sequence[str]) -> Callable[[str], str | None]:
+    """A function from the path of a picture to the class that its folder labels it with, or None."""
+    cleaned = {folder.absolute(): name.replace("_", " ").strip() for folder, name in folders.items()}
+    known = {folder: name for folder, name in cleaned.items() if name in set(class_names)}
 
-    def _image(self, picture: Picture) -> Tensor:
-        if isinstance(picture, str | os.PathLike):
-            return torch.tensor(read_image(Path(picture), self.framing, self.decoding)).permute(2, 0, 1)
-        return as_batch([picture], self.framing)[0]
+    def label_of(path: str) -> str | None:
+        return next((known[parent] for parent in Path(path).absolute().parents if parent in known), None)
+
+    return label_of
 
 
-def thumbnails(paths: Iterable[Picture], size: int, decoding: Decoding) -> Iterator[Image.Image | None]:
-    """Small square pictures in order; None for what cannot be read."""
-    for decoded in _decode_ahead(paths, Decoder(size, decoding), 256):
-        if isinstance(decoded, Decoded):
-            image = decoded.image
-            yield None if image is None else Image.fromarray(image.permute(1, 2, 0).numpy())
+def watch_folder(
+    folder: Path,
+    seen: set[str] | None = None,
+    *,
+    every: float = 1.0,
+    until_idle: float | None = None,
+    stop: threading.Event | None = None,
+) -> Iterator[str | Pause]:
+    """Paths of pictures as they appear in a folder or below it, the oldest first, with a pause when there are no more.
+
+    A file counts as complete when two looks find the same size and time.
+
+    Args:
+        folder: where to look; it may be empty.
+        seen: paths to skip, as `path_text` writes them. What is found is added.
+        every: seconds between looks.
+        until_idle: end after this many seconds without a new picture; None never ends.
+        stop: end when this is set.
+    """
+    stop = stop or threading.Event()
+    seen = set() if seen is None else seen
+    growing: dict[str, tuple[int, int]] = {}
+    last_found = time.monotonic()
+    while not stop.is_set() and (until_idle is None or time.monotonic() - last_found < until_idle):
+        now = _new_files(folder, seen)
+        complete = [path for path, state in now.items() if growing.get(path) == state]
+        for path in sorted(complete, key=lambda path: (now[path][1], path)):
+            if stop.is_set():
+                return
+            seen.add(path_text(path))
+            yield path
+        if complete or now.keys() - growing.keys():
+            last_found = time.monotonic()
+        growing = {path: state for path, state in now.items() if path_text(path) not in seen}
+        yield PAUSE
+        stop.wait(every)
+
+
+def _new_files(folder: Path, seen: set[str]) -> dict[str, tuple[int, int]]:
+    """Size and time of every new picture; files may vanish between the two looks."""
+    found = {}
+    for path in find_images([folder]).paths:
+        if path_text(path) not in seen:
+            with contextlib.suppress(FileNotFoundError):
+                stat = path.stat()
+                found[str(path)] = stat.st_size, stat.st_mtime_ns
+    return found

@@ -1,156 +1,151 @@
-"""What all predictions of a stream come to, in running sums that are small enough to save with every checkpoint."""
+"""Sums over the predictions of a stream: small enough to save with every checkpoint, and to add up over workers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Self
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from tta_panda.data.dataset import UNLABELLED
-from tta_panda.prediction.predict import PredictedBatch
+if TYPE_CHECKING:
+    from tta_panda.prediction.predict import Prediction
 
-MOST_REASONS = 20
-
-
-@dataclass
-class Tally:
-    """Predictions of the method, or of the plain classifier."""
-
-    predicted: list[int]  # (K,) how often each class was predicted
-    correct: int = 0
-    probabilities: list[float] = field(default_factory=list)  # (K,) sums over the labelled pictures
-
-    def add(self, probabilities: Tensor, labels: Tensor) -> Tensor:
-        """Count probabilities (B, K); returns which of the labelled pictures are right."""
-        chosen, known = probabilities.argmax(dim=1), labels != UNLABELLED
-        self.predicted = _plus(self.predicted, chosen.bincount(minlength=len(self.predicted)))
-        self.probabilities = _plus(self.probabilities, probabilities[known].double().sum(dim=0))
-        right = chosen[known] == labels[known]
-        self.correct += int(right.sum())
-        return right
-
-    def add_part(self, other: Tally) -> None:
-        self.predicted = _sums(self.predicted, other.predicted)
-        self.probabilities = _sums(self.probabilities, other.probabilities)
-        self.correct += other.correct
-
-    def bias(self, labels: Sequence[int]) -> float:
-        """L1 distance between the mean prediction and the label frequencies."""
-        differences = zip(self.probabilities, labels, strict=True)
-        return sum(abs(probability - count) for probability, count in differences) / sum(labels)
+MAX_REASONS = 20
 
 
-@dataclass
+@dataclass(eq=False)
 class Summary:
-    """Counts of predictions, of what changed and of what was skipped; accuracy and bias where labels are known."""
+    """Counts of predictions, of changed and of skipped pictures; accuracy and bias where labels are known.
 
-    class_names: list[str]
-    own: Tally
-    plain: Tally
-    labels: list[int]  # (K,) of the labelled pictures
-    only_own: int = 0
+    Names that begin with `plain` are of the classifier without adaptation and without Panda.
+    """
+
+    class_names: tuple[str, ...]
+    predicted: NDArray[Any]  # (K,) how often each class is predicted
+    plain_predicted: NDArray[Any]  # (K,)
+    labels: NDArray[Any]  # (K,) how often each class occurs, in the labelled pictures
+    probabilities: NDArray[Any]  # (K,) summed over the labelled pictures
+    plain_probabilities: NDArray[Any]  # (K,)
+    correct: int = 0
+    plain_correct: int = 0
+    corrected: int = 0
     """Labelled pictures that only the method has right."""
-    only_plain: int = 0
+    spoiled: int = 0
+    """Labelled pictures that only the plain classifier has right."""
     changed: int = 0
     pictures: int = 0
     """All of them, the skipped ones included."""
     skipped: int = 0
-    reasons: dict[str, str] = field(default_factory=dict)
-    """Why pictures could not be read, by path, for the first of them."""
     seconds: float = 0.0
+    """Of several workers, the sum of theirs."""
     busy: float = 0.0
     """Seconds in which the method and its encoder worked; in the others they waited for pictures."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why pictures were skipped, by path, for the first of them."""
 
     @classmethod
-    def of(cls, class_names: Sequence[str]) -> Self:
-        nothing = [0] * len(class_names)
-        own, plain = (Tally(nothing, probabilities=[0.0] * len(class_names)) for _ in range(2))
-        return cls(list(class_names), own, plain, labels=nothing)
+    def empty(cls, class_names: Sequence[str]) -> Self:
+        return cls(tuple(class_names), *(np.zeros(len(class_names)) for _ in range(5)))
+
+    @classmethod
+    def of_batch(
+        cls,
+        class_names: Sequence[str],
+        predictions: Sequence[Prediction],
+        probabilities: Tensor,
+        plain_probabilities: Tensor,
+        seconds: float,
+        busy: float,
+    ) -> Self:
+        """Count a batch, with the probabilities (B, K) of the pictures that could be read."""
+        index = {name: k for k, name in enumerate(class_names)}
+        read = [each for each in predictions if each.error is None]
+        labels = np.array([index.get(each.label or "", -1) for each in read], dtype=np.int64)
+        known, truth = labels >= 0, labels[labels >= 0]
+        own, plain = probabilities.double().numpy(), plain_probabilities.double().numpy()
+        right, plain_right = (each[known].argmax(axis=1) == truth for each in (own, plain))
+
+        def count(classes: NDArray[Any]) -> NDArray[Any]:
+            return np.bincount(classes, minlength=len(class_names))
+
+        return cls(
+            tuple(class_names),
+            count(own.argmax(axis=1)),
+            count(plain.argmax(axis=1)),
+            count(truth),
+            own[known].sum(axis=0),
+            plain[known].sum(axis=0),
+            correct=int(right.sum()),
+            plain_correct=int(plain_right.sum()),
+            corrected=int((right & ~plain_right).sum()),
+            spoiled=int((plain_right & ~right).sum()),
+            changed=sum(each.changed for each in read),
+            pictures=len(predictions),
+            skipped=len(predictions) - len(read),
+            seconds=seconds,
+            busy=busy,
+            reasons={each.path or str(each.index): each.error for each in predictions if each.error is not None},
+        )
+
+    def add(self, other: Summary) -> None:
+        """Add what another summary has counted of further pictures."""
+        for each in fields(self):
+            if each.name not in ("class_names", "reasons"):
+                setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        self.reasons = dict(list({**self.reasons, **other.reasons}.items())[:MAX_REASONS])
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        return cls(**{**content, "own": Tally(**content["own"]), "plain": Tally(**content["plain"])})
+        values = {name: np.array(value) if isinstance(value, list) else value for name, value in content.items()}
+        return cls(**{**values, "class_names": tuple(content["class_names"])})
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def add(self, batch: PredictedBatch, labels: Sequence[int]) -> None:
-        """Count a batch; `labels` are those of all its pictures."""
-        self.pictures += len(batch.predictions)
-        self.busy += batch.seconds
-        for prediction in batch.predictions:
-            if prediction.error is None:
-                self.changed += prediction.changed
-            else:
-                self.skipped += 1
-                if len(self.reasons) < MOST_REASONS:
-                    self.reasons[prediction.path or str(prediction.index)] = prediction.error
-        read = torch.tensor(
-            [label for label, prediction in zip(labels, batch.predictions, strict=True) if prediction.error is None],
-            dtype=torch.long,
-        )
-        self.labels = _plus(self.labels, read[read != UNLABELLED].bincount(minlength=len(self.class_names)))
-        own, plain = self.own.add(batch.probabilities, read), self.plain.add(batch.plain_probabilities, read)
-        self.only_own += int((own & ~plain).sum())
-        self.only_plain += int((plain & ~own).sum())
-
-    def add_part(self, other: Summary) -> None:
-        """Count what another summary has counted of further pictures. Seconds are then those of all workers."""
-        self.own.add_part(other.own)
-        self.plain.add_part(other.plain)
-        self.labels = _sums(self.labels, other.labels)
-        self.reasons = dict(list({**self.reasons, **other.reasons}.items())[:MOST_REASONS])
-        for name in ("only_own", "only_plain", "changed", "pictures", "skipped", "seconds", "busy"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        lists = {name: value.tolist() for name, value in values.items() if isinstance(value, np.ndarray)}
+        return {**values, **lists, "class_names": list(self.class_names)}
 
     @property
     def labelled(self) -> int:
-        return sum(self.labels)
+        return int(self.labels.sum())
 
     @property
     def gain(self) -> tuple[float, float]:
         """Accuracy of the method less that of the plain classifier, and half of its 95 % interval, paired."""
-        n, better, worse = self.labelled, self.only_own, self.only_plain
-        mean = (better - worse) / n
-        return mean, 1.96 * math.sqrt(max(0.0, (better + worse) / n - mean**2) / n)
+        mean = (self.corrected - self.spoiled) / self.labelled
+        variance = (self.corrected + self.spoiled) / self.labelled - mean**2
+        return mean, 1.96 * math.sqrt(max(0.0, variance) / self.labelled)
+
+    def _bias(self, probabilities: NDArray[Any]) -> float:
+        """L1 distance between the mean prediction and the label frequencies."""
+        return float(np.abs(probabilities - self.labels).sum()) / self.labelled
 
     def facts(self) -> dict[str, Any]:
         """What `--json` prints."""
-        read = self.pictures - self.skipped
+        read, seconds = self.pictures - self.skipped, max(self.seconds, 1e-9)
+        counts = zip(self.class_names, self.plain_predicted, self.predicted, strict=True)
         facts: dict[str, Any] = {
             "pictures": self.pictures,
             "skipped": self.skipped,
             "reasons": self.reasons,
             "changed": self.changed,
             "seconds": round(self.seconds, 3),
-            "pictures_per_second": round(read / max(self.seconds, 1e-9), 2),
-            "busy": round(self.busy / max(self.seconds, 1e-9), 4),
-            "classes": {
-                name: {"plain": plain, "predicted": own}
-                for name, plain, own in zip(self.class_names, self.plain.predicted, self.own.predicted, strict=True)
-            },
+            "pictures_per_second": round(read / seconds, 2),
+            "busy": round(self.busy / seconds, 4),
+            "classes": {name: {"plain": int(plain), "predicted": int(own)} for name, plain, own in counts},
         }
         if self.labelled:
             gain, half = self.gain
             facts |= {
                 "labelled": self.labelled,
-                "accuracy": self.own.correct / self.labelled,
-                "plain_accuracy": self.plain.correct / self.labelled,
+                "accuracy": self.correct / self.labelled,
+                "plain_accuracy": self.plain_correct / self.labelled,
                 "gain": gain,
                 "gain_interval": [gain - half, gain + half],
-                "bias": self.own.bias(self.labels),
-                "plain_bias": self.plain.bias(self.labels),
+                "bias": self._bias(self.probabilities),
+                "plain_bias": self._bias(self.plain_probabilities),
             }
         return facts
-
-
-def _plus(sums: Sequence[Any], more: Tensor) -> list[Any]:
-    return _sums(sums, more.tolist())
-
-
-def _sums(one: Sequence[Any], other: Sequence[Any]) -> list[Any]:
-    return [each + new for each, new in zip(one, other, strict=True)]
