@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from data_files import random_images, write_image
-from mishaps import double
+from faulty import double
 from PIL import Image
 from typer.testing import CliRunner
 

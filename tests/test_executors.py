@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from mishaps import Job, count_threads, double
+from faulty import Job, count_threads, double
 from records import make_runner, plan, without_time
 
 from tta_panda import executors, register_method
@@ -50,7 +50,7 @@ def test_a_task_that_raises_is_run_once_and_the_others_are_done(
     assert len(list(tmp_path.iterdir())) == 1
     if kind == "raise":
         assert isinstance(error, WorkerError)
-        assert str(error).startswith("RuntimeError: out of luck (mishaps.py, line")
+        assert str(error).startswith("RuntimeError: out of luck (faulty.py, line")
         assert "Traceback" in error.traceback and "in double" in error.traceback
     else:
         assert isinstance(error, StoreError) and "No space left on device" in str(error)
@@ -135,25 +135,25 @@ def test_the_number_of_workers_is_checked() -> None:
 
 
 def test_a_run_that_fails_is_run_once_and_takes_no_other_with_it(tmp_path: Path, registered: None) -> None:
-    register_method("mishap", "mishaps:Mishap")
+    register_method("faulty", "faulty:Faulty")
     folder = tmp_path / "tries"
     folder.mkdir()
-    configs = plan(["clip", "mishap"], settings={"folder": str(folder), "times": 99}, limit=20)
+    configs = plan(["clip", "faulty"], settings={"folder": str(folder), "times": 99}, limit=20)
     assert len(divide(configs)) == 1
     outcome = make_runner(tmp_path / "runs").run(configs)
     assert [record.config.method.name for record in outcome.records.values()] == ["clip"]
     [row] = outcome.missing()
-    assert (row["what"], row["status"]) == ("mishap on fog at severity 5, seed 0", "failed")
+    assert (row["what"], row["status"]) == ("faulty on fog at severity 5, seed 0", "failed")
     assert row["reason"].startswith("RuntimeError: out of luck")
     [failed] = outcome.failed.values()
     assert "_adapt_encoded" in failed.traceback
     [once] = folder.iterdir()
     once.unlink()
     settings = {"folder": str(folder), "times": 0}
-    again = make_runner(tmp_path / "runs").run(plan(["clip", "mishap"], settings=settings, limit=20))
+    again = make_runner(tmp_path / "runs").run(plan(["clip", "faulty"], settings=settings, limit=20))
     assert again.existed == 1 and not again.failed and len(again.records) == 2
-    clip, mishap = (without_time(record) for record in again.records.values())
-    assert {name for name in clip if clip[name] != mishap[name]} == {"config"}
+    clip, faulty = (without_time(record) for record in again.records.values())
+    assert {name for name in clip if clip[name] != faulty[name]} == {"config"}
 
 
 def everything_below(kind: type[TtaPandaError]) -> Iterator[type[TtaPandaError]]:

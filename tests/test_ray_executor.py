@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mishaps import Job, double
+from faulty import Job, double
 from records import make_runner, plan, without_time
 from typer.testing import CliRunner
 
@@ -72,13 +72,13 @@ def cluster() -> Iterator[str]:
 
 
 def test_records_are_those_of_this_process(cluster: str, tmp_path: Path, registered: None) -> None:
-    register_method("mishap", "mishaps:Mishap")
+    register_method("faulty", "faulty:Faulty")
     for folder in ("local", "ray"):
         (tmp_path / folder).mkdir()
     outcomes = {}
     for name, executor in {"local": None, "ray": RayExecutor(cluster)}.items():
         settings = {"kind": "die", "folder": str(tmp_path / name), "times": int(name == "ray")}
-        configs = plan(["clip+panda", "tent", "mishap"], settings=settings, limit=20)
+        configs = plan(["clip+panda", "tent", "faulty"], settings=settings, limit=20)
         runner = make_runner(tmp_path / "runs" / name, executor=executor)
         outcomes[name] = runner.run(configs)
         assert runner.store.existing(configs) == outcomes[name].records
@@ -102,7 +102,7 @@ def test_tasks_that_raise_or_lose_their_workers_are_reported(
         results[job] = result
     assert capsys.readouterr().out.split() == [str(job.number) for job in results]
     assert (results[jobs[0]][0], results[jobs[3]][0]) == (0, 4)
-    assert str(results[jobs[1]]).startswith("RuntimeError: out of luck (mishaps.py, line")
+    assert str(results[jobs[1]]).startswith("RuntimeError: out of luck (faulty.py, line")
     assert "in double" in results[jobs[1]].traceback and len(list((tmp_path / "raise").iterdir())) == 1
     assert "lost 3 times" in str(results[jobs[2]]) and len(list((tmp_path / "die").iterdir())) == TRIES
     with pytest.raises(InvalidInputError, match="beta must be at least 0"):

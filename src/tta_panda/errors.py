@@ -1,19 +1,19 @@
 """Every error that tta-panda raises on purpose.
 
     TtaPandaError
-    ├── InvalidInputError   an argument or an image is not what the call can work with      (also a ValueError)
-    │   └── UnsupportedModelError   a method needs something that the model does not offer
+    ├── InvalidInputError   an argument or an image is invalid                              (also a ValueError)
+    │   └── UnsupportedModelError   a method needs something that the model does not have
     ├── UnknownNameError    no method, model, data set, ... of that name is registered       (also a LookupError)
     ├── ModelLoadError      weights or a configuration cannot be found or do not fit
     ├── MissingExtraError   an optional package is not installed                             (also an ImportError)
-    ├── DataError           a data set is absent or its files are not what they should be
+    ├── DataError           a data set is missing or its files are invalid
     │   └── BrokenImageError        an image cannot be decoded
     ├── StoreError          results or states cannot be written or read back
     ├── WorkerError         worker processes or a cluster cannot be started or reached, or a task failed there
     └── NumericalError      a computation gave NaN or infinity                               (also an ArithmeticError)
 
-A message says what was given, what is expected, and what to do. The command line prints it without a traceback. A
-`TtaPandaWarning` tells users something that they should know, and stops nothing.
+A message says what was given, what is expected, and what to do. The command line prints it without a traceback, and a
+`TtaPandaWarning` as a note.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class TtaPandaError(Exception):
 
 
 class InvalidInputError(TtaPandaError, ValueError):
-    """An argument or an image is not what the call can work with."""
+    """An argument or an image is invalid."""
 
 
 class UnsupportedModelError(InvalidInputError):
-    """A method needs something that this model does not offer; other methods may run with it."""
+    """A method needs something that this model does not have; other methods may run with it."""
 
 
 class UnknownNameError(TtaPandaError, LookupError):
@@ -45,7 +45,7 @@ class UnknownNameError(TtaPandaError, LookupError):
         super().__init__(f"Unknown {kind} {name!r}. {hint}")
 
     def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, list[str]]]:
-        # Worker processes pickle their errors, and exceptions are remade from their message unless told otherwise.
+        # Worker processes pickle their errors; by default exceptions are rebuilt from their message.
         return type(self), self._arguments
 
 
@@ -58,25 +58,25 @@ class MissingExtraError(TtaPandaError, ImportError):
 
 
 def missing_extra(what: str, extra: str) -> MissingExtraError:
-    """The error for what needs a package that is not installed, as in `missing_extra("Parquet needs", "parquet")`."""
-    return MissingExtraError(f'{what} a missing package. Type: pip install "tta-panda[{extra}]"')
+    """The error for a missing optional package, as in `missing_extra("Parquet needs", "parquet")`."""
+    return MissingExtraError(f'{what} a missing package. Run: pip install "tta-panda[{extra}]"')
 
 
 class TtaPandaWarning(UserWarning):
-    """Something was done that the user should know of. The command line prints it as a note."""
+    """A remark for the user, which the command line prints as a note."""
 
 
 class DataError(TtaPandaError):
-    """A data set is absent, or its files are not what they should be."""
+    """A data set is missing, or its files are invalid."""
 
 
 class BrokenImageError(DataError):
-    """An image that cannot be decoded; `reason` says why in a few words, without naming it."""
+    """An image cannot be decoded; `reason` says why."""
 
     def __init__(self, image: str, reason: str):
         self.image, self.reason = image, reason
         super().__init__(
-            f"Cannot read the image {image} ({reason}). Fetch it again, remove it, or leave it out with --skip-broken."
+            f"Cannot read the image {image} ({reason}). Download it again, remove it, or skip it with --skip-broken."
         )
 
     def __reduce__(self) -> tuple[type[BrokenImageError], tuple[str, str]]:

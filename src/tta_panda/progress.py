@@ -22,19 +22,19 @@ from rich.progress import (
 SECONDS_PER_LINE = 30.0
 SHARE_PER_LINE = 0.1
 SECONDS_BETWEEN_LINES = 3.0
-"""A tenth that takes less has no line of its own: quick work needs none."""
+"""At least this much time between two lines: quick work needs none."""
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that does not squeeze tables into 80 columns where output goes to a file or a pipe."""
-    console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)  # names may hold brackets and colons
+    """A console that is 120 columns wide where output goes to a file or a pipe."""
+    console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)  # names may have brackets or colons
     if not console.is_terminal:
         console.width = 120
     return console
 
 
 def make_progress(description: str, total: float | None, *, in_bytes: bool = False) -> Progress:
-    """Progress with one task. A bar vanishes when it is done."""
+    """Progress with one task: a bar that vanishes when it is done, or lines in a log."""
     console = make_console(stderr=True)
     shown = console.is_terminal or console.is_jupyter
     middle: tuple[ProgressColumn, ...] = (
@@ -55,7 +55,7 @@ class LoggedProgress(Progress):
         self._last = (time.monotonic(), 0.0)
 
     def stop(self) -> None:
-        """There is no bar to end; rich before version 15 would print an empty line."""
+        """Do nothing: rich before version 15 prints an empty line here."""
 
     def update(self, task_id: TaskID, **changes: Any) -> None:
         super().update(task_id, **changes)

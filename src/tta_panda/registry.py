@@ -1,7 +1,7 @@
-"""Names for things that are imported only when they are used.
+"""Registries: objects by name, imported on first use.
 
-A registry maps a name to `"module:attribute"`. Listing names, matching wildcards and suggesting what was meant need no
-import at all, which keeps the command line quick.
+A registry maps a name to `"module:attribute"`. Listing names, matching wildcards and suggesting similar names import
+nothing, which keeps the command line fast.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Name to object, resolved on first use.
+    """Objects by name, imported on first use.
 
     Args:
-        kind: what the things are, for messages.
+        kind: the kind of objects, for messages.
         entries: `"module:attribute"` by name.
         entry_points: a group of entry points, by which installed packages add entries. They do not replace `entries`.
     """
@@ -40,7 +40,7 @@ class Registry(Generic[T]):
         return self._entries
 
     def register(self, name: str, target: str | T, *, replace: bool = False) -> None:
-        """Add an entry: an object, or the string `"module:attribute"` that leads to one."""
+        """Add an entry: an object, or a string `"module:attribute"`."""
         if name in self._targets and not replace:
             raise InvalidInputError(f"The {self.kind} {name!r} is registered already; choose another name.")
         self._targets[name] = target

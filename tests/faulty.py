@@ -52,7 +52,7 @@ def count_threads(_job: Job, _report: Report) -> tuple[int, int]:
     return torch.get_num_threads(), os.getpid()
 
 
-class Mishap(FrozenMethod):
+class Faulty(FrozenMethod):
     """Zero-shot CLIP that fails first."""
 
     def __init__(self, classifier, *, kind: str = "raise", folder: str = "", times: int = 1, **common):
