@@ -63,7 +63,7 @@ def test_a_stream_of_all_corruptions_from_runs_to_page(tmp_path, capsys):
 
 
 def test_timed_runs_stand_alone_and_have_records_of_their_own(tmp_path):
-    experiments = [EXPERIMENTS.get(name)() for name in ("table-time", "table-main")]
+    experiments = [EXPERIMENTS[name] for name in ("table-time", "table-main")]
     together, timed = divide_work(
         experiments,
         [Setup(quick=True)],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
 import io
 import json
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -18,24 +20,26 @@ from rich.console import Console
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.evaluation.config import EMBEDDED, RunConfig, StreamConfig
-from tta_panda.evaluation.outcome import Outcome
 from tta_panda.evaluation.plan import Sources
-from tta_panda.evaluation.record import FailedRun, PassesPerBatch, RunRecord
+from tta_panda.evaluation.record import PassesPerBatch, RunRecord
 from tta_panda.experiments import EXPERIMENTS, select_experiments
-from tta_panda.experiments.base import SetupResults
+from tta_panda.experiments.base import ExperimentResults, across_benchmarks
 from tta_panda.experiments.paper import BACKBONES, MEAN, METHODS, printed_accuracy
-from tta_panda.experiments.reproduction import Reproduction, across_benchmarks, setup_notes
 from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
 from tta_panda.methods.presets import PRESETS
 from tta_panda.reporting.cells import ACCURACY, DIVERGED, NOT_RUN, Cell, Printed
 from tta_panda.reporting.exports import to_csv, to_latex, to_markdown, write_figures, write_tables
+from tta_panda.reporting.figures import DotFigure, Dots, Histogram, HistogramFigure, Line, LineFigure, Panel
 from tta_panda.reporting.page import Part, Section, render_page
 from tta_panda.reporting.tables import Column, Row, Table
 from tta_panda.reporting.terminal import print_tables
 
 QUICK = Setup(quick=True, seeds=(0, 1))
+FULL = Setup(seeds=(0,))
+WITH_RUNS = [name for name in EXPERIMENTS if name != "fig-theorem"]
 
 
+@functools.cache
 def made_up(config: RunConfig) -> RunRecord:
     """A record with numbers that depend on the configuration and on nothing else."""
     chance = int(hashlib.sha256(config.key.encode()).hexdigest()[:8], 16) / 2**32
@@ -57,50 +61,65 @@ def page_of(*parts: Part) -> str:
     return render_page("title", "lead", parts, [])
 
 
-def part_of(setup: Setup, *reproductions: Reproduction) -> Part:
-    sections = [
-        Section(r.name, r.experiment.title, r.result.tables, r.result.figures, r.result.notes, r.runs)
-        for r in reproductions
-    ]
-    return Part(setup.stream.data, sections, setup_notes(setup))
-
-
 def records_of(name: str, setup: Setup) -> dict[str, RunRecord]:
-    return {config.key: made_up(config) for config in EXPERIMENTS.get(name)().runs(setup)}
+    return {config.key: made_up(config) for config in EXPERIMENTS[name].runs(setup)}
 
 
-def reproduction(name: str, setup: Setup = QUICK, records: dict[str, RunRecord] | None = None) -> Reproduction:
-    found = records_of(name, setup) if records is None else records
-    return Reproduction.of(name, EXPERIMENTS.get(name)(), setup, Outcome(found))
+def section_of(name: str, setup: Setup = QUICK, records: Mapping[str, RunRecord] | None = None) -> Section:
+    return EXPERIMENTS[name].section(setup, records_of(name, setup) if records is None else records)
 
 
-def texts(table: Table) -> list[str]:
-    return [column.text(cell) for row in table.rows for column, cell in table.items(row)]
+def results_of(name: str, setup: Setup, records: Mapping[str, RunRecord]) -> ExperimentResults:
+    return ExperimentResults(EXPERIMENTS[name], setup, records)
+
+
+def texts(section: Section) -> list[str]:
+    """What stands in the cells that are not the paper's."""
+    own = [table for table in section.tables if not table.of_paper]
+    return [column.text(cell) for table in own for row in table.rows for column, cell in table.items(row)]
 
 
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
 def test_every_experiment_says_what_it_is_and_fills_every_cell(name):
-    each = reproduction(name)
-    assert each.experiment.title and each.experiment.about.endswith(".")
-    assert each.result.tables
-    assert NOT_RUN not in {text for table in each.result.tables for text in texts(table)}
-    assert each.result.figures or not name.startswith("fig-")
-    assert len({config.key for config in each.runs}) == len(each.runs)
-    for table in each.result.tables:
+    section = section_of(name)
+    assert section.title and section.about.endswith(".")
+    assert section.tables and NOT_RUN not in texts(section)
+    assert section.figures or not name.startswith("fig-")
+    assert len({config.key for config in section.runs}) == len(section.runs)
+    for table in section.tables:
         assert all(len(row.cells) == len(table.columns) for row in table.rows)
         assert len({row.name for row in table.rows}) == len(table.rows)  # files have no groups to tell them apart
 
 
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "fig-theorem"])
+@pytest.mark.parametrize("order", ["continual", "mixed"])
+def test_every_experiment_takes_orders_that_join_domains(order):
+    setup = Setup(quick=True, seeds=(0,), stream=replace(EMBEDDED, order=order))
+    for name in WITH_RUNS:
+        assert NOT_RUN not in texts(section_of(name, setup)), name
+
+
+@pytest.mark.parametrize("name", WITH_RUNS)
 def test_what_was_not_run_says_so_and_nothing_is_invented(name):
-    each = reproduction(name, records={})
-    own = [table for table in each.result.tables if not table.of_paper]
-    assert {text for table in own for text in texts(table)} <= {NOT_RUN}
-    page_of(part_of(QUICK, each))
+    assert set(texts(section_of(name, records={}))) <= {NOT_RUN}
+
+
+@pytest.mark.parametrize("name", ["fig-bias", "fig-histograms", "fig-beta"])
+def test_figures_without_records_are_drawn_empty(name):
+    assert 'id="environment"' in page_of(Part("", [section_of(name, records={})]))
+
+
+@pytest.mark.parametrize("name", WITH_RUNS)
+def test_a_run_that_diverged_says_so_and_takes_nothing_else_with_it(name):
+    records = records_of(name, QUICK)
+    key = next(key for key, record in records.items() if "+panda" in record.config.method.name)
+    del records[key]
+    found = texts(EXPERIMENTS[name].section(QUICK, records, diverged={key}))
+    assert DIVERGED in found and NOT_RUN not in found
+    assert len(set(found)) > 1
 
 
 def test_what_an_experiment_needs_follows_from_its_runs():
-    needs = {name: EXPERIMENTS.get(name)().needs(Setup()) for name in EXPERIMENTS}
+    needs = {name: experiment.needs(FULL) for name, experiment in EXPERIMENTS.items()}
     assert needs["table-main"] == "15 corruptions"
     assert needs["fig-bias"] == "clean images, 15 corruptions"
     assert needs["table-time"] == "gaussian noise, an idle machine"
@@ -113,17 +132,22 @@ def test_experiments_share_their_records():
     for name in ("table-pda", "fig-histograms"):
         assert keys[name] < keys["table-main"]
     assert keys["fig-beta"] & keys["fig-ratio"] & keys["fig-ablation"] & keys["table-main"]
-    shared = [name for name in select_experiments(["beyond"]) if keys[name] & keys["table-main"]]
+    shared = [each.name for each in select_experiments(["beyond"]) if keys[each.name] & keys["table-main"]]
     assert shared == ["table-beyond", "table-streams", "fig-batch-one"]
     assert len(set().union(*keys.values())) < 0.65 * sum(map(len, keys.values()))
 
 
 def test_names_stand_for_the_papers_experiments_the_others_or_all():
-    paper, beyond = select_experiments(["paper"]), select_experiments(["beyond"])
+    def names(*selected: str) -> list[str]:
+        return [experiment.name for experiment in select_experiments(selected)]
+
+    paper, beyond = names("paper"), names("beyond")
     assert "table-main" in paper and "table-streams" in beyond
     assert set(paper).isdisjoint(beyond)
-    assert select_experiments(["all"]) == list(EXPERIMENTS) == paper + beyond
-    assert select_experiments(["fig-beta", "paper"]) == ["fig-beta", *(name for name in paper if name != "fig-beta")]
+    assert names("all") == list(EXPERIMENTS) == paper + beyond
+    assert names("fig-beta", "paper") == ["fig-beta", *(name for name in paper if name != "fig-beta")]
+    with pytest.raises(UnknownNameError, match="table-main"):
+        names("table-mian")
 
 
 def test_a_stream_that_joins_corruptions_is_one_run_for_each_seed():
@@ -131,15 +155,15 @@ def test_a_stream_that_joins_corruptions_is_one_run_for_each_seed():
     [variant] = setup.plain("clip", order="mixed").candidates
     assert setup.runs(variant, "fog") == setup.runs(variant, "snow")
     assert [config.stream.seed for config in setup.runs(variant, "fog")] == [0, 1]
-    runs = EXPERIMENTS.get("fig-continual")().runs(setup)
+    runs = EXPERIMENTS["fig-continual"].runs(setup)
     assert {config.stream.corruption for config in runs} == {"all"}
     assert len(runs) == 4 * 2
 
 
 def test_ways_to_debias_are_compared_with_the_plain_method_on_the_same_stream():
-    setup = Setup(seeds=(0,))
-    means, tails = reproduction("table-streams", setup).result.tables
-    results = SetupResults(setup, records_of("table-streams", setup))
+    setup = FULL
+    means, tails = section_of("table-streams", setup).tables
+    results = results_of("table-streams", setup, records_of("table-streams", setup))
     row = next(row for row in means.rows if row.name == "clip, sorted")
     column = [column.title for column in means.columns].index("Δ +level")
     changes = [
@@ -153,9 +177,9 @@ def test_ways_to_debias_are_compared_with_the_plain_method_on_the_same_stream():
     assert tails.rows[means.rows.index(row)].cells[0].value == pytest.approx(statistics.fmean(worst))
 
 
-def test_the_worst_change_of_a_rule_is_that_of_one_corruption():
-    setup = Setup(seeds=(0,))
-    _, worst = reproduction("table-beta", setup).result.tables
+def test_the_worst_change_of_a_beta_is_that_of_one_corruption():
+    setup = FULL
+    _, worst = section_of("table-beta", setup).tables
     plain, auto = setup.variant("clip"), setup.variant("clip+panda", beta="auto")
     changes = [
         made_up(setup.runs(auto, name)[0]).accuracy - made_up(setup.runs(plain, name)[0]).accuracy
@@ -166,7 +190,7 @@ def test_the_worst_change_of_a_rule_is_that_of_one_corruption():
 
 
 def test_betas_stand_where_their_corruption_is():
-    [figure] = reproduction("fig-continual").result.figures
+    [figure] = section_of("fig-continual").figures
     accuracies, betas = figure.panels
     assert list(accuracies.names.values())[:2] == ["gauss", "shot"]
     assert all(list(line.xs) == list(accuracies.names) for line in accuracies.lines)
@@ -177,7 +201,7 @@ def test_betas_stand_where_their_corruption_is():
 
 
 def test_seeds_change_every_run_and_methods_share_them():
-    runs = EXPERIMENTS.get("table-main")().runs(Setup(seeds=(3, 7)))
+    runs = EXPERIMENTS["table-main"].runs(Setup(seeds=(3, 7)))
     by_method: dict[str, set[tuple[str, int]]] = {}
     for config in runs:
         by_method.setdefault(config.method.name, set()).add((config.stream.corruption, config.stream.seed))
@@ -189,7 +213,7 @@ def test_means_and_spreads_are_over_seeds():
     setup = Setup(seeds=(0, 1, 2))
     series = setup.plain("clip")
     records = records_of("fig-histograms", setup)
-    found = SetupResults(setup, records).mean(series, ACCURACY)
+    found = results_of("fig-histograms", setup, records).average(series, ACCURACY)
     [variant] = series.candidates
     by_seed = [
         100 * statistics.fmean(made_up(setup.runs(variant, c)[seed]).accuracy for c in CORRUPTIONS) for seed in range(3)
@@ -197,8 +221,9 @@ def test_means_and_spreads_are_over_seeds():
     assert found.value == pytest.approx(statistics.fmean(by_seed))
     assert found.sd == pytest.approx(statistics.stdev(by_seed))
     records.pop(setup.runs(variant, "fog")[2].key)
-    assert SetupResults(setup, records).mean(series, ACCURACY) == Cell()
-    assert SetupResults(setup, records).cell(series, ACCURACY, "snow").value is not None
+    results = results_of("fig-histograms", setup, records)
+    assert results.average(series, ACCURACY) == Cell()
+    assert results.cell(series, ACCURACY, "snow").value is not None
 
 
 def test_the_papers_beta_needs_a_benchmark():
@@ -225,16 +250,16 @@ def test_settings_go_to_every_method_that_has_them():
 
 def test_the_best_of_the_grid_is_the_best_and_says_on_what_it_was_chosen():
     setup = Setup(seeds=(0,), beta="grid")
-    each = reproduction("table-main", setup)
-    table = each.result.tables[0]
+    records = records_of("table-main", setup)
+    table = section_of("table-main", setup, records).tables[0]
     titles = [column.title for column in table.columns]
     assert titles == ["plain", "+panda (auto, no labels)", "Δ", f"+panda ({BEST_OF_GRID})", "Δ", "its beta"]
     tent = next(row for row in table.rows if row.name == "tent")
-    results = SetupResults(setup, each.records)
-    means = {beta: results.mean(setup.panda("tent", beta=beta), ACCURACY).value for beta in BETA_GRID}
+    results = results_of("table-main", setup, records)
+    means = {beta: results.average(setup.panda("tent", beta=beta), ACCURACY).value for beta in BETA_GRID}
     assert tent.cells[3].value == max(means.values())
     assert means[tent.cells[5].value] == tent.cells[3].value
-    choices = reproduction("fig-beta").result.tables[-1]
+    choices = section_of("fig-beta").tables[-1]
     assert {"auto (no labels)", BEST_OF_GRID} <= {column.title for column in choices.columns}
 
 
@@ -254,15 +279,15 @@ def test_the_papers_numbers():
 def test_the_papers_numbers_stand_beside_ours_where_the_setting_is_the_papers():
     setup = papers()
     for name in ("table-main", "table-corruptions", "table-pda", "table-nda"):
-        result = reproduction(name, setup).result
+        result = section_of(name, setup)
         assert not any(table.of_paper for table in result.tables)
         assert any(cell.paper for row in result.tables[0].rows for cell in row.cells)
-        embedded = reproduction(name).result
+        embedded = section_of(name)
         assert any(table.of_paper for table in embedded.tables)
         assert not any(cell.paper for table in embedded.tables for row in table.rows for cell in row.cells)
-    [tent] = [row for row in reproduction("table-main", setup).result.tables[0].rows if row.name == "tent"]
+    [tent] = [row for row in section_of("table-main", setup).tables[0].rows if row.name == "tent"]
     assert [cell.paper for cell in tent.cells] == [Printed(62.8, 0.1), Printed(71.1, 0.1), Printed(8.3)]
-    page = page_of(part_of(setup, reproduction("table-main", setup)))
+    page = page_of(Part("", [replace(section_of("table-main", setup), figures=())]))
     assert "paper 71.1 ± 0.1" in page
 
 
@@ -298,27 +323,13 @@ def test_data_that_were_made_here_are_not_the_papers(tmp_path):
 def test_the_papers_panda_numbers_stand_only_beside_its_way_to_choose_beta():
     for beta, expected in (("paper", [True, True]), (0.3, [True, False]), ("auto", [True, False])):
         setup = papers(beta=beta)
-        row = reproduction("table-main", setup).result.tables[0].rows[0]
+        row = section_of("table-main", setup).tables[0].rows[0]
         assert [cell.paper is not None for cell in row.cells[:2]] == expected
     setup = papers(beta="grid")
-    row = reproduction("table-main", setup).result.tables[0].rows[0]
+    row = section_of("table-main", setup).tables[0].rows[0]
     assert [cell.paper is not None for cell in row.cells[:4]] == [True, False, False, True]
-    [auto] = [s for s in EXPERIMENTS.get("fig-histograms")().series(setup) if "panda" in s.label]
+    [auto] = [s for s in EXPERIMENTS["fig-histograms"].series(setup) if "panda" in s.label]
     assert auto.label == "clip+panda (auto, no labels)"
-
-
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "fig-theorem"])
-def test_a_run_that_diverged_says_so_and_takes_nothing_else_with_it(name):
-    records = records_of(name, QUICK)
-    key = next(key for key, record in records.items() if "+panda" in record.config.method.name)
-    config = records.pop(key).config
-    each = Reproduction.of(
-        name, EXPERIMENTS.get(name)(), QUICK, Outcome(records, diverged={key: FailedRun(config=config, message="NaN")})
-    )
-    found = [text for table in each.result.tables if not table.of_paper for text in texts(table)]
-    assert DIVERGED in found and NOT_RUN not in found
-    assert len(set(found)) > 1
-    page_of(part_of(QUICK, each))
 
 
 def test_passes_are_counted_by_image_whatever_the_last_batch():
@@ -326,35 +337,32 @@ def test_passes_are_counted_by_image_whatever_the_last_batch():
     passes = PassesPerBatch(images=2500 / 3, images_with_gradient=0, texts=0, texts_with_gradient=0)
     change = {"samples": 250, "passes": passes}
     records = {key: record.model_copy(update=change) for key, record in records_of("table-pda", setup).items()}
-    table = reproduction("table-pda", setup, records).result.tables[0]
+    table = section_of("table-pda", setup, records).tables[0]
     assert table.rows[0].cells[-1].value == pytest.approx(10)
 
 
 def test_batches_larger_than_the_stream_are_not_shown_twice():
-    [tent, _] = EXPERIMENTS.get("fig-batch-size")().sweeps(Setup(stream=replace(EMBEDDED, limit=50)))
-    assert list(tent.points) == [5, 10, 20, 50]
-    [tent, _] = EXPERIMENTS.get("fig-batch-size")().sweeps(Setup(stream=replace(EMBEDDED, limit=60)))
-    assert list(tent.points) == [5, 10, 20, 50, 100]
+    for limit, sizes in ((50, [5, 10, 20, 50]), (60, [5, 10, 20, 50, 100])):
+        runs = EXPERIMENTS["fig-batch-size"].runs(Setup(seeds=(0,), stream=replace(EMBEDDED, limit=limit)))
+        assert sorted({config.stream.batch_size for config in runs}) == sizes
 
 
 def test_several_benchmarks_stand_side_by_side():
-    names = ["table-main", "table-corruptions", "table-pda", "fig-histograms"]
+    names = ["table-main", "table-corruptions", "table-pda"]
     setups = {benchmark: papers(benchmark) for benchmark in BACKBONES}
-    found = {data: [reproduction(name, setup) for name in names] for data, setup in setups.items()}
-    across = across_benchmarks(found)
-    assert [each.name for each in across] == ["table-main", "table-pda"]
-    [table] = across[0].result.tables
+    found = {data: [section_of(name, setup) for name in names] for data, setup in setups.items()}
+    across = across_benchmarks([EXPERIMENTS[name] for name in names], found)
+    assert [section.name for section in across] == ["table-main", "table-pda"]
+    [table] = across[0].tables
     assert [column.title for column in table.columns] == [
         f"{name}: {what}" for name in BACKBONES for what in ("plain", "+panda", "Δ")
     ]
     sar = next(row for row in table.rows if row.name == "sar")
-    assert sar.cells[4] == found["cifar100-c"][0].result.tables[0].rows[table.rows.index(sar)].cells[1]
+    assert sar.cells[4] == found["cifar100-c"][0].tables[0].rows[table.rows.index(sar)].cells[1]
     assert [cell.paper.value for cell in sar.cells] == [63.3, 70.7, 7.4, 39.1, 41.7, 2.6, 31.8, 32.4, 0.6]
-    everywhere = part_of(setups["cifar10-c"], *across)
-    page = page_of(
-        replace(everywhere, title="All benchmarks"), *(part_of(setups[data], *found[data]) for data in found)
-    )
-    for anchor in ("all-benchmarks-table-main", "cifar100-c-table-main", "imagenet-c-fig-histograms"):
+    parts = [Part(data, [replace(each, figures=()) for each in sections]) for data, sections in found.items()]
+    page = page_of(Part("All benchmarks", across), *parts)
+    for anchor in ("all-benchmarks-table-main", "cifar100-c-table-main", "imagenet-c-table-pda"):
         assert f'id="{anchor}"' in page and f'href="#{anchor}"' in page
 
 
@@ -379,19 +387,30 @@ def test_tables_as_csv_markdown_and_latex():
     assert r"50 \% \& more" in latex and r"\toprule" in latex and "not run" in latex
 
 
-@pytest.mark.parametrize("name", ["fig-bias", "fig-histograms", "fig-learning-rate", "fig-continual"])
-def test_files_of_every_kind_of_figure(tmp_path, name):
-    [section] = part_of(QUICK, reproduction(name)).sections
-    paths = write_tables(section, tmp_path) + write_figures(section, tmp_path)
-    assert {path.suffix for path in paths} == {".csv", ".md", ".tex", ".svg", ".png", ".pdf"}
-    starts = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
-    for path in paths:
-        assert path.read_bytes().startswith(starts.get(path.suffix, b""))
-    if name == "fig-bias":
-        first = {path.name: path.read_bytes() for path in paths}
-        [section] = part_of(QUICK, reproduction(name)).sections
-        again = write_tables(section, tmp_path / "again") + write_figures(section, tmp_path / "again")
-        assert {path.name: path.read_bytes() for path in again} == first
+def test_files_of_every_kind_of_figure(tmp_path):
+    lines = [Line.of("a", {1: Cell(1.0, 0.1), 10: Cell()}), Line("b", [1, 10], [2.0, 3.0], hue=1, kind="level")]
+    panels = [Panel("x", "y", lines, log_x=True, log_y=True), Panel("x", "y", lines[1:], names={1: "one", 10: "ten"})]
+    figures = [
+        LineFigure("caption", [*panels, Panel("x", "y", [Line("c", [1], [1.0], kind="points")], from_zero=True)]),
+        DotFigure("caption", "x", ["r", "s"], [Dots("d", [1.0, None])], ("level", 0.5), name="dots"),
+        HistogramFigure("caption", ["k"], ["one", "two"], [Histogram(str(i), [[1, 2]], [2, 1]) for i in range(5)], "h"),
+    ]
+
+    def write(folder: str) -> dict[str, bytes]:
+        section = Section("fig", "title", [TABLE], figures)
+        paths = write_tables(section, tmp_path / folder) + write_figures(section, tmp_path / folder)
+        return {path.name: path.read_bytes() for path in paths}
+
+    written = write("once")
+    drawings = ("fig-1", "fig-2", "fig-3", "fig-dots", "fig-h-1", "fig-h-2")
+    assert written.keys() == {f"{name}.{suffix}" for name in drawings for suffix in ("svg", "png", "pdf")} | {
+        "fig.csv",
+        "fig.md",
+        "fig.tex",
+    }
+    starts = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
+    assert all(content.startswith(starts.get(name.split(".")[1], b"")) for name, content in written.items())
+    assert write("again") == written
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 300])

@@ -88,8 +88,7 @@ def _experiments(_pattern: str) -> Rows:
 
     full, quick = Setup(), Setup(quick=True, seeds=QUICK_SEEDS)
     rows = []
-    for name in EXPERIMENTS:
-        experiment = EXPERIMENTS.get(name)()
+    for name, experiment in EXPERIMENTS.items():
         runs = {"runs": len(experiment.runs(full)), "quick": len(experiment.runs(quick))}
         about = f"{experiment.title}. {experiment.about}"
         rows.append(

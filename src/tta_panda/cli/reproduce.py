@@ -27,11 +27,11 @@ from tta_panda.progress import make_console
 if TYPE_CHECKING:
     from tta_panda.evaluation.outcome import Outcome
     from tta_panda.experiments.base import Experiment
-    from tta_panda.experiments.reproduction import Reproduction, Work
+    from tta_panda.experiments.reproduction import Work
     from tta_panda.experiments.setup import Beta, Setup
     from tta_panda.methods.presets import Preset
     from tta_panda.reporting.cells import Cell
-    from tta_panda.reporting.page import Part
+    from tta_panda.reporting.page import Part, Section
 
 ALL = "all"
 
@@ -134,13 +134,12 @@ def reproduce(
         _print_plan(works, as_json)
         return
     done = [(work, run_with_progress(work.runner, work.runs)) for work in works]
-    reproductions = _reproduce(experiments, setups, done)
-    parts = _parts(reproductions, setups, options.output)
+    parts = _parts(experiments, _sections(experiments, setups, done), setups, options.output)
     if not as_json:
         _print_parts(list(parts.values()))
-    single = next(iter(experiments)) if len(experiments) == len(setups) == 1 else ""
+    single = experiments[0].name if len(experiments) == len(setups) == 1 else ""
     page = options.output / single / "report.html"
-    _write_page(page, list(parts.values()), reproductions)
+    _write_page(page, list(parts.values()), done)
     count, existed = sum(len(work.runs) for work in works), sum(outcome.existed for _, outcome in done)
     if as_json:
         rows = [_json_row(section, folder) for folder, part in parts.items() for section in part.sections]
@@ -152,17 +151,15 @@ def reproduce(
     raise typer.Exit(max((exit_code(outcome) for _, outcome in done), default=0))
 
 
-def divide_options(
-    names: Sequence[str], options: ReproduceOptions
-) -> tuple[dict[str, Experiment], list[Setup], list[Work]]:
-    """Experiments by name, benchmarks, and the runs of all."""
-    from tta_panda.experiments import EXPERIMENTS, select_experiments
+def divide_options(names: Sequence[str], options: ReproduceOptions) -> tuple[list[Experiment], list[Setup], list[Work]]:
+    """Experiments, benchmarks, and the runs of all."""
+    from tta_panda.experiments import select_experiments
     from tta_panda.experiments.reproduction import divide_work
 
-    experiments = {name: EXPERIMENTS.get(name)() for name in select_experiments(names)}
+    experiments = select_experiments(names)
     setups = options.setups()
     works = divide_work(
-        list(experiments.values()),
+        experiments,
         setups,
         options.output / "records",
         lambda store, setup, runs, timed: options.runner(store, setup.sources, runs, timed),
@@ -177,35 +174,32 @@ def _checked_beta(value: Any) -> Beta:
     raise InvalidInputError(f"beta is {', '.join(words)} or a number, got {value!r}.")
 
 
-def _reproduce(
-    experiments: Mapping[str, Experiment], setups: Sequence[Setup], done: Sequence[tuple[Work, Outcome]]
-) -> dict[str, list[Reproduction]]:
-    """What came of all experiments, by benchmark."""
-    from tta_panda.experiments.reproduction import Reproduction
-
+def _sections(
+    experiments: Sequence[Experiment], setups: Sequence[Setup], done: Sequence[tuple[Work, Outcome]]
+) -> dict[str, list[Section]]:
+    """Tables and figures of all experiments, by benchmark."""
     found = {}
     for setup in setups:
         outcomes = {work.runner.evaluator.timed: outcome for work, outcome in done if work.setup is setup}
         found[setup.stream.data] = [
-            Reproduction.of(name, experiment, setup, outcomes[experiment.timed])
-            for name, experiment in experiments.items()
+            each.section(setup, outcomes[each.timed].records, outcomes[each.timed].diverged) for each in experiments
         ]
     return found
 
 
 def _parts(
-    reproductions: Mapping[str, Sequence[Reproduction]], setups: Sequence[Setup], output: Path
+    experiments: Sequence[Experiment], sections: Mapping[str, Sequence[Section]], setups: Sequence[Setup], output: Path
 ) -> dict[Path, Part]:
     """All that is shown, by the folder that holds its files, which are written here."""
-    from tta_panda.experiments.reproduction import across_benchmarks, setup_notes
+    from tta_panda.experiments.base import across_benchmarks
     from tta_panda.reporting.exports import write_figures, write_tables
     from tta_panda.reporting.page import Part
 
     several = len(setups) > 1
-    parts = {output: Part("All benchmarks", _sections(across_benchmarks(reproductions)))} if several else {}
+    parts = {output: Part("All benchmarks", across_benchmarks(experiments, sections))} if several else {}
     for setup in setups:
         data = setup.stream.data
-        parts[output / data if several else output] = Part(data, _sections(reproductions[data]), setup_notes(setup))
+        parts[output / data if several else output] = Part(data, sections[data], setup.notes())
     for folder, part in parts.items():
         for section in part.sections:
             write_tables(section, folder / section.name)
@@ -213,35 +207,11 @@ def _parts(
     return parts
 
 
-def _sections(reproductions: Sequence[Reproduction]) -> list[Any]:
-    from tta_panda.reporting.page import Section
-
-    return [
-        Section(
-            each.name,
-            each.experiment.title,
-            each.result.tables,
-            each.result.figures,
-            each.result.notes,
-            each.runs,
-            each.experiment.about,
-            f"{_place(each.experiment)}. tta-panda reproduce {each.name}",
-            figures_first=True,
-        )
-        for each in reproductions
-    ]
-
-
-def _place(experiment: Experiment) -> str:
-    return f"In the paper: {experiment.in_paper}" if experiment.in_paper else "Beyond the paper"
-
-
-def _write_page(page: Path, parts: Sequence[Part], reproductions: Mapping[str, Sequence[Reproduction]]) -> None:
+def _write_page(page: Path, parts: Sequence[Part], done: Sequence[tuple[Work, Outcome]]) -> None:
     from tta_panda.reporting.page import write_page
 
-    every = [each for several in reproductions.values() for each in several]
-    records = {key: record for each in every for key, record in each.records.items()}
-    missing = len({config.key for each in every for config in each.runs} - records.keys())
+    records = {key: record for _, outcome in done for key, record in outcome.records.items()}
+    missing = len({config.key for work, _ in done for config in work.runs} - records.keys())
     lead = f"Made from {len(records)} records."
     lead += f" {missing} runs are missing, and their cells say so." if missing else ""
     write_page(page, "Tables and figures", lead, parts, records.values())
@@ -257,7 +227,7 @@ def _print_parts(parts: Sequence[Part]) -> None:
             print_tables(console, f"{section.name}: {section.title}", section.tables, section.notes)
 
 
-def _json_row(section: Any, folder: Path) -> dict[str, Any]:
+def _json_row(section: Section, folder: Path) -> dict[str, Any]:
     tables = [
         {
             "title": table.title,

@@ -1,105 +1,56 @@
-"""What an experiment is, and how it looks up what its runs gave."""
+"""Experiments: the runs that a table or a figure needs, and what is shown of their records."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+import math
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import RunRecord
-from tta_panda.experiments.paper import MEAN
+from tta_panda.experiments.paper import MEAN, PaperVariant, printed_accuracy
 from tta_panda.experiments.setup import Series, Setup, Variant
-from tta_panda.reporting.cells import ACCURACY, Cell, Metric, Results
-from tta_panda.reporting.figures import Figure
-from tta_panda.reporting.tables import Table
+from tta_panda.reporting.cells import ACCURACY, Cell, Metric, Results, over_seeds
+from tta_panda.reporting.figures import Figure, Line, LineFigure, LineKind, Panel
+from tta_panda.reporting.page import Section
+from tta_panda.reporting.tables import Column, Row, Table, side_by_side
 
 
-@dataclass(frozen=True)
-class Result:
-    """Tables and figures that belong together."""
+class Shown(NamedTuple):
+    """What an experiment shows."""
 
-    tables: Sequence[Table] = ()
+    tables: Sequence[Table]
     figures: Sequence[Figure] = ()
     notes: Sequence[str] = ()
 
 
-class SetupResults(Results[Series]):
-    """The results of a setup's series. Where a series has several candidates, the most accurate one counts.
+@dataclass(frozen=True)
+class Experiment:
+    """A table or a figure by name."""
 
-    Args:
-        corruptions: what means are taken over and choices are made on.
-    """
-
-    def __init__(
-        self,
-        setup: Setup,
-        records: Mapping[str, RunRecord],
-        diverged: Collection[str] = (),
-        corruptions: Sequence[str] = CORRUPTIONS,
-    ):
-        super().__init__(records, diverged)
-        self.setup = setup
-        self.corruptions = corruptions
-        self._chosen: dict[Series, Variant] = {}
-
-    def runs(self, series: Series, corruption: str) -> Sequence[RunConfig]:
-        return self.setup.runs(self.chosen(series), corruption)
-
-    def chosen(self, series: Series) -> Variant:
-        def accuracy(variant: Variant) -> float:
-            value = self.mean(Series("", (variant,)), ACCURACY).value
-            return -1.0 if value is None else value
-
-        if series not in self._chosen:
-            several = len(series.candidates) > 1
-            self._chosen[series] = max(series.candidates, key=accuracy) if several else series.candidates[0]
-        return self._chosen[series]
-
-    def chosen_beta(self, series: Series) -> Cell:
-        """Which beta of a grid was the best."""
-        if self.mean(series, ACCURACY).value is None:
-            return Cell()
-        return Cell(dict(self.chosen(series).settings)["beta"])
-
-    def cell_or_mean(self, series: Series, metric: Metric, corruption: str) -> Cell:
-        """Of one corruption, or over all of them for `MEAN`."""
-        return self.mean(series, metric) if corruption == MEAN else self.cell(series, metric, corruption)
-
-    def mean(self, series: Series, metric: Metric, corruptions: Sequence[str] | None = None) -> Cell:
-        return super().mean(series, metric, self.corruptions if corruptions is None else corruptions)
-
-
-class Experiment(ABC):
-    """A table or a figure: the runs it needs, and what is shown of them."""
-
-    title: ClassVar[str]
-    about: ClassVar[str]
+    name: str
+    title: str
+    about: str
     """What it shows, in a sentence."""
-    in_paper: ClassVar[str] = ""
-    """Where it stands in the paper, if it does."""
-    timed: ClassVar[bool] = False
+    series: Callable[[Setup], list[Series]]
+    """Everything that is compared."""
+    show: Callable[[ExperimentResults], Shown]
+    """Tables and figures of what was run."""
+    corruptions: Callable[[Setup], Sequence[str]] = lambda setup: CORRUPTIONS
+    """Where it is compared."""
+    in_paper: str = ""
+    """Its place in the paper; empty for what is beyond the paper."""
+    timed: bool = False
     """Whether its runs are timed, so that none of them may share passes with others or run beside them."""
-    compares_benchmarks: ClassVar[bool] = False
+    compares_benchmarks: bool = False
     """Whether its first table is also shown for several benchmarks side by side, as in the paper."""
 
-    @abstractmethod
-    def series(self, setup: Setup) -> list[Series]:
-        """Everything that is compared."""
-
-    @abstractmethod
-    def result(self, results: SetupResults) -> Result:
-        """Tables and figures of what was run."""
-
-    def corruptions(self, setup: Setup) -> Sequence[str]:
-        """Where it is compared."""
-        return CORRUPTIONS
-
     def needs(self, setup: Setup) -> str:
-        """What has to be there, in a few words."""
+        """The data and machine that it takes, in a few words."""
         names = self.corruptions(setup)
         corrupted = [name for name in names if name != CLEAN]
         parts = ["clean images"] * (CLEAN in names)
@@ -108,7 +59,7 @@ class Experiment(ABC):
         return ", ".join(parts + ["an idle machine"] * self.timed) or "nothing"
 
     def runs(self, setup: Setup) -> list[RunConfig]:
-        """Every run that `result` looks at, once."""
+        """Every run that it shows, once."""
         runs = {
             config.key: config
             for corruption in self.corruptions(setup)
@@ -118,7 +69,142 @@ class Experiment(ABC):
         }
         return list(runs.values())
 
-    def evaluate(self, setup: Setup, records: Mapping[str, RunRecord], diverged: Collection[str] = ()) -> Result:
-        """The result from whatever records there are; cells without them say so."""
-        corrupted = [name for name in self.corruptions(setup) if name != CLEAN]
-        return self.result(SetupResults(setup, records, diverged, corrupted))
+    def section(self, setup: Setup, records: Mapping[str, RunRecord], diverged: Collection[str] = ()) -> Section:
+        """Its tables and figures from whatever records there are; cells without them say so."""
+        tables, figures, notes = self.show(ExperimentResults(self, setup, records, diverged))
+        place = f"In the paper: {self.in_paper}" if self.in_paper else "Beyond the paper"
+        source = f"{place}. tta-panda reproduce {self.name}"
+        runs = self.runs(setup)
+        return Section(self.name, self.title, tables, figures, notes, runs, self.about, source, figures_first=True)
+
+
+def across_benchmarks(experiments: Sequence[Experiment], sections: Mapping[str, Sequence[Section]]) -> list[Section]:
+    """The experiments that the paper shows for several benchmarks side by side, from their sections by benchmark."""
+    compared = []
+    for experiment, *several in zip(experiments, *sections.values(), strict=True):
+        if experiment.compares_benchmarks:
+            table = side_by_side({name: each.tables[0] for name, each in zip(sections, several, strict=True)})
+            runs = [config for each in several for config in each.runs]
+            compared.append(replace(several[0], tables=[table], figures=(), notes=(), runs=runs))
+    return compared
+
+
+class ExperimentResults(Results[Series]):
+    """The results of an experiment. Where a series has several candidates, the most accurate one counts."""
+
+    def __init__(
+        self, experiment: Experiment, setup: Setup, records: Mapping[str, RunRecord], diverged: Collection[str] = ()
+    ):
+        super().__init__(records, diverged)
+        self.setup = setup
+        self.about = experiment.about
+        self.series = experiment.series(setup)
+        self.corruptions = [name for name in experiment.corruptions(setup) if name != CLEAN]
+        """What means are taken over and choices are made on."""
+        self.where = f"mean of {len(self.corruptions)} corruptions"
+        self._chosen: dict[Series, Variant] = {}
+
+    def runs(self, series: Series, corruption: str) -> Sequence[RunConfig]:
+        return self.setup.runs(self.chosen(series), corruption)
+
+    def chosen(self, series: Series) -> Variant:
+        """The most accurate candidate."""
+
+        def accuracy(variant: Variant) -> float:
+            value = self.average(Series("", (variant,)), ACCURACY).value
+            return -1.0 if value is None else value
+
+        if series not in self._chosen:
+            several = len(series.candidates) > 1
+            self._chosen[series] = max(series.candidates, key=accuracy) if several else series.candidates[0]
+        return self._chosen[series]
+
+    def chosen_beta(self, series: Series) -> Cell:
+        """The best beta of a grid."""
+        if self.average(series, ACCURACY).value is None:
+            return Cell()
+        return Cell(dict(self.chosen(series).settings)["beta"])
+
+    def average(self, series: Series, metric: Metric) -> Cell:
+        """The mean over all corruptions of the experiment."""
+        return self.mean(series, metric, self.corruptions)
+
+    def cell_or_mean(self, series: Series, metric: Metric, corruption: str) -> Cell:
+        """Of one corruption, or over all of them for `MEAN`."""
+        return self.average(series, metric) if corruption == MEAN else self.cell(series, metric, corruption)
+
+    def accuracy(self, series: Series, method: str, variant: PaperVariant, corruption: str = MEAN) -> Cell:
+        """Our accuracy, beside what the paper printed for this very setting, if it did."""
+        cell = self.cell_or_mean(series, ACCURACY, corruption)
+        if variant != "plain" and not self.setup.has_papers_beta(series):
+            return cell
+        return replace(cell, paper=printed_accuracy(self.setup.benchmark, method, variant, corruption))
+
+    def by_tenth(self, series: Series, corruption: str, metric: Metric) -> list[Cell]:
+        """A cell over seeds for each tenth of a stream."""
+        records = self.records(series, corruption)
+        seeds = [record.config.stream.seed for record in records]
+        return [
+            over_seeds({seed: metric.of(tenth) for seed, tenth in zip(seeds, tenths, strict=True)})
+            for tenths in zip(*(record.tenths for record in records), strict=True)
+        ]
+
+    def encoded_per_image(self, series: Series, *kinds: str) -> Cell:
+        """Encoder passes for each image of the streams; `kinds` are fields of `PassesPerBatch`."""
+
+        def encoded(record: RunRecord) -> float:
+            batches = math.ceil(record.samples / record.config.stream.batch_size)
+            return sum(float(getattr(record.passes, kind)) for kind in kinds) * batches / record.samples
+
+        records = [self.records(series, corruption) for corruption in self.corruptions]
+        if not all(records):
+            return self.empty(series, self.corruptions)
+        return Cell(statistics.fmean(encoded(record) for found in records for record in found))
+
+    def quick_notes(self) -> list[str]:
+        """A note where a quick look omits corruptions."""
+        complete = len(self.corruptions) == len(CORRUPTIONS)
+        return [] if complete else [f"Quick look: only on {', '.join(self.corruptions)}."]
+
+    def sweep_notes(self) -> list[str]:
+        """The same, and a note where the search for beta is in the tables only."""
+        searched = self.setup.beta == "grid"
+        return self.quick_notes() + ["The search for beta is part of the tables; here, beta is auto."] * searched
+
+
+class Sweep(NamedTuple):
+    """A series for each value of an option: a line of a figure and a column of its table."""
+
+    label: str
+    points: Mapping[float, Series]
+    hue: int = 0
+    kind: LineKind = "line"
+    panel: int = 0
+
+
+def sweep_series(sweeps: Sequence[Sweep]) -> list[Series]:
+    """What sweeps compare, each series once."""
+    return list(dict.fromkeys(series for sweep in sweeps for series in sweep.points.values()))
+
+
+def show_sweeps(
+    results: ExperimentResults, sweeps: Sequence[Sweep], panels: Mapping[str, str], log_x: bool = False
+) -> Shown:
+    """Mean accuracy over a range of values, as lines and as tables.
+
+    Args:
+        panels: the title of each panel, with the title of its x axis.
+    """
+    cells = [{x: results.average(series, ACCURACY) for x, series in sweep.points.items()} for sweep in sweeps]
+    drawn, tables = [], []
+    for index, (title, x_axis) in enumerate(panels.items()):
+        shown = [(sweep, of) for sweep, of in zip(sweeps, cells, strict=True) if sweep.panel == index]
+        lines = [Line.of(sweep.label, of, sweep.hue, sweep.kind) for sweep, of in shown]
+        drawn.append(Panel(x_axis, ACCURACY.title, lines, title if len(panels) > 1 else "", log_x))
+        xs = sorted({x for _, of in shown for x in of})
+        rows = [Row(f"{x:g}", [of.get(x, Cell()) for _, of in shown]) for x in xs]
+        columns = [Column.of(ACCURACY, sweep.label) for sweep, _ in shown]
+        heading = f"{title}: accuracy (%), {results.where}"
+        tables.append(Table(heading, x_axis, columns, rows, name=str(index + 1) if index else ""))
+    caption = f"{results.about} {results.where.capitalize()}; bars are one s.d. over seeds."
+    return Shown(tables, [LineFigure(caption, drawn)], results.sweep_notes())

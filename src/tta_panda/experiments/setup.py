@@ -31,7 +31,36 @@ SEVERITY = 5
 
 Beta = PandaBeta | Literal["paper", "grid"]
 
+STREAMS: Mapping[str, Mapping[str, Any]] = {
+    "shuffled": {},
+    "batches of 10": {"batch_size": 10},
+    "single images": {"batch_size": 1},
+    "correlated:0.1": {"order": "correlated:0.1"},
+    "sorted": {"order": "correlated:0"},
+    "label_shift:0.1": {"order": "label_shift:0.1"},
+    "one class": {"order": "label_shift:0"},
+    "continual": {"order": "continual"},
+    "mixed": {"order": "mixed"},
+    "continual+correlated:0.1": {"order": "continual+correlated:0.1"},
+}
+"""By name, what differs from the streams of the paper: batches of shuffled images of one corruption."""
+
+_SHORT_NAMES = {"gaussian_noise": "gauss", "impulse_noise": "impul", "defocus_blur": "defoc", "motion_blur": "motn"}
+_SHORT_NAMES |= {"brightness": "brit", "contrast": "contr", "elastic_transform": "elast", "pixelate": "pixel"}
+
+_BETA_NOTES = {
+    "auto": "Beta is auto: chosen from the stream without labels, by the same rule for every corruption.",
+    "paper": "Beta is the paper's for each method, which its authors chose as the best of a grid on test labels.",
+    "grid": f"Beta is searched as in the paper ({BEST_OF_GRID}); beside it stands auto, which needs no labels. Where "
+    "there is one number only, it is auto's.",
+}
+
 _STREAM_FIELDS = {each.name for each in fields(StreamConfig)}
+
+
+def short_name(corruption: str) -> str:
+    """The name of a corruption for the head of a narrow column."""
+    return _SHORT_NAMES.get(corruption) or corruption.partition("_")[0]
 
 
 @dataclass(frozen=True)
@@ -188,3 +217,17 @@ class Setup:
         parts += [f"protocol {self.protocol}"] if self.protocol != "paper" else []
         quick = f" (a quick look: {QUICK_IMAGES} images, in some experiments more)" if self.quick else ""
         return ", ".join(parts) + quick
+
+    def notes(self) -> list[str]:
+        """What holds for all numbers of the setup."""
+        if self.benchmark is None:
+            paper = (
+                "The paper has no numbers for this setting. What it printed for its own benchmarks stands in tables "
+                "of its own, marked as the paper's."
+            )
+        else:
+            paper = (
+                f"What the paper printed for {BACKBONES[self.benchmark]} stands under our numbers, marked “paper”. "
+                "With Panda, its beta was the best of a grid, chosen on test labels."
+            )
+        return [f"{self}.", paper, _BETA_NOTES.get(str(self.beta), f"Beta is {self.beta} throughout.")]

@@ -47,7 +47,7 @@ def to_markdown(table: Table) -> str:
     for row in table.rows:
         cells = [_markdown_cell(column, cell) for column, cell in table.items(row)]
         lines.append("| " + " | ".join([markdown_text(row.name), *cells]) + " |")
-    for note in filter(None, [table.note, *spread_notes([table])]):
+    for note in _notes(table):
         lines += ["", markdown_text(note)]
     return "\n".join(lines) + "\n"
 
@@ -76,7 +76,7 @@ def to_latex(table: Table) -> str:
         cells = [_latex_cell(column, cell) for column, cell in table.items(row)]
         lines.append(" & ".join([latex_text(row.name), *cells]) + " \\\\")
     lines += ["\\bottomrule", "\\end{tabular}", f"\\caption{{{latex_text(caption)}.}}"]
-    lines += [f"\\par\\footnotesize {latex_text(note)}" for note in filter(None, [table.note, *spread_notes([table])])]
+    lines += [f"\\par\\footnotesize {latex_text(note)}" for note in _notes(table)]
     return "\n".join([*lines, "\\end{table}"]) + "\n"
 
 
@@ -85,6 +85,10 @@ def _latex_cell(column: Column, cell: Cell) -> str:
     shown = f"\\emph{{{latex_text(text)}}}" if cell.value is None else text.replace("-", "$-$")
     shown += f" {{\\scriptsize {latex_text(spread)}}}" if spread else ""
     return f"{shown} [{_latex_cell(column, paper)}]" if paper else shown
+
+
+def _notes(table: Table) -> list[str]:
+    return [note for note in (table.note, " ".join(spread_notes([table]))) if note]
 
 
 def write_tables(section: Section, folder: Path) -> list[Path]:
