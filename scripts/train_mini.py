@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import tta_panda
 from tta_panda.data.glyphs import VALIDATION_CLASSES, draw_symbol
-from tta_panda.files import atomic_path
+from tta_panda.files import saving
 
 MINI = Path(tta_panda.__file__).parent / "models" / "mini"
 WEIGHTS = MINI / "mini.safetensors"
@@ -142,7 +142,7 @@ def train(arguments: argparse.Namespace) -> None:
             if done % arguments.save_every == 0 or done == arguments.steps:
                 entry["validation"] = validation_accuracy(model)
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": done}
-                with atomic_path(checkpoint) as part:
+                with saving(checkpoint) as part:
                     torch.save(state, part)
             entry["seconds"] = round(time.time() - started)
             print(json.dumps(entry), flush=True)

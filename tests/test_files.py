@@ -14,9 +14,9 @@ from records import make_record
 from typer.testing import CliRunner
 
 from tta_panda.cli import app
-from tta_panda.errors import MissingExtraError, StoreError, UnknownNameError
+from tta_panda.errors import DataError, MissingExtraError, StoreError, UnknownNameError
 from tta_panda.evaluation.store import RunStore, load_records
-from tta_panda.files import atomic_path, flat, remove_parts, write_atomically, write_rows
+from tta_panda.files import flat, locked, remove_parts, save_file, saving, write_rows
 
 ROWS = [{"name": "=1+1", "beta": "auto", "lr": 1}, {"name": "a\n\udcff", "beta": 0.5, "more": None, "lr": 0.1}]
 
@@ -87,7 +87,7 @@ def test_report_writes_the_rows_of_a_folder(folder, tmp_path):
 
 
 def fail_halfway(target: Path) -> None:
-    with atomic_path(target) as part:
+    with saving(target) as part:
         part.write_text("half")
         assert target.read_text() == "first"
         raise RuntimeError
@@ -95,17 +95,17 @@ def fail_halfway(target: Path) -> None:
 
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "note.json"
-    write_atomically(target, "first")
+    save_file(target, "first")
     with pytest.raises(RuntimeError):
         fail_halfway(target)
     assert target.read_text() == "first"
-    write_atomically(target, "zwölf".encode())
+    save_file(target, "zwölf".encode())
     assert target.read_text("utf-8") == "zwölf"
     assert os.listdir(tmp_path) == ["note.json"]
 
 
 def test_temporary_names_differ_and_keep_the_suffix(tmp_path: Path) -> None:
-    with atomic_path(tmp_path / "a.npy") as first, atomic_path(tmp_path / "a.npy") as second:
+    with saving(tmp_path / "a.npy") as first, saving(tmp_path / "a.npy") as second:
         assert first != second
         for part in (first, second):
             assert part.parent == tmp_path and part.suffix == ".npy" and part.name.startswith(".")
@@ -118,3 +118,20 @@ def test_parts_of_killed_processes_are_removed(tmp_path: Path) -> None:
     (tmp_path / "a.npy").write_text("whole")
     remove_parts(tmp_path)
     assert os.listdir(tmp_path) == ["a.npy"]
+
+
+def test_parts_of_files_with_the_same_stem_are_kept(tmp_path: Path) -> None:
+    for suffix in (".csv", ".parquet"):
+        (tmp_path / f".a.0123456789abcdef.part{suffix}").write_text("half")
+    remove_parts(tmp_path, tmp_path / "a.csv")
+    assert os.listdir(tmp_path) == [".a.0123456789abcdef.part.parquet"]
+
+
+def test_a_lock_hides_no_errors_of_the_block(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="absent"), locked(tmp_path / "a"):
+        (tmp_path / "absent").read_bytes()
+    with locked(tmp_path / "a"), pytest.raises(DataError, match="Another process"), locked(tmp_path / "a"):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"Cannot write to .*choose another folder"), locked(tmp_path / "file"):
+        pass

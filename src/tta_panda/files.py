@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, by one process at a time, and rows as CSV, JSON lines or Parquet."""
+"""Write files whole or not at all, lock folders, and write rows as CSV, JSON lines or Parquet."""
 
 from __future__ import annotations
 
@@ -19,42 +19,32 @@ from filelock import FileLock, Timeout
 from tta_panda.errors import DataError, StoreError, UnknownNameError, missing_extra
 from tta_panda.escapes import csv_text
 
-_PART = ".part"
-_PART_NAME = re.compile(rf"\.(?P<stem>.*)\.[0-9a-f]{{16}}{re.escape(_PART)}(\..*)?", re.DOTALL)
+_PART_NAME = re.compile(r"\.(?P<stem>.*)\.[0-9a-f]{16}\.part(?P<suffix>(\..*)?)", re.DOTALL)
 
 
 @contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def saving(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`, which replaces `path` when the block ends, and is removed if the block fails.
 
     Its name is hidden and random, because other processes, perhaps on other machines, may write to the same folder. It
-    keeps the suffix, from which numpy and Pillow infer the format.
+    keeps the suffix, from which numpy and Pillow infer the format. Folders are made, and a failure is a `StoreError`.
     """
-    part = path.with_name(f".{path.stem}.{secrets.token_hex(8)}{_PART}{path.suffix}")
-    try:
-        yield part
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())  # some systems would otherwise rename first and lose the content in a crash
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write text, encoded as UTF-8, or bytes to a file."""
-    with atomic_path(path) as part:
-        part.write_bytes(_as_bytes(content))
-
-
-def _as_bytes(content: str | bytes) -> bytes:
-    # Names of files need not be valid text.
-    return content.encode(errors="backslashreplace") if isinstance(content, str) else content
+    part = path.with_name(f".{path.stem}.{secrets.token_hex(8)}.part{path.suffix}")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield part
+            with part.open("rb+") as file:
+                os.fsync(file.fileno())  # some systems would otherwise rename first and lose the content in a crash
+            os.replace(part, path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Have a failure to write a result be a `StoreError`."""
+    """Turn a failure to write into a `StoreError`."""
     try:
         yield
     except OSError as error:
@@ -64,19 +54,11 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-@contextlib.contextmanager
-def saving(path: Path) -> Iterator[Path]:
-    """`atomic_path` for a result: makes the folders that it lies in, and a failure is a `StoreError`."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(path) as part:
-            yield part
-
-
 def save_file(path: Path, content: str | bytes) -> Path:
-    """Write a result, as text or bytes."""
+    """Write text, encoded as UTF-8, or bytes: the whole file or nothing."""
     with saving(path) as part:
-        part.write_bytes(_as_bytes(content))
+        # Names of files need not be valid text.
+        part.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     return path
 
 
@@ -95,29 +77,30 @@ def remove_parts(folder: Path, of: Path | None = None, *, nested: bool = False) 
 
     With `nested`, those in the folders below, too.
     """
-    for part in folder.glob(f"{'**/' if nested else ''}.*{_PART}*"):
+    for part in folder.glob(f"{'**/' if nested else ''}.*.part*"):
         name = _PART_NAME.fullmatch(part.name)
-        if name and (of is None or name["stem"] == of.stem):
+        if name and (of is None or name["stem"] + name["suffix"] == of.name):
             part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def locked(folder: Path, elsewhere: str = "another folder with -o PATH") -> Iterator[None]:
-    """Create a folder and keep other processes from writing to it; errors of the file system become a `DataError`.
+    """Make a folder, and keep other processes from writing to it; it is a `DataError` if that fails.
 
     The system releases the lock when a process dies. `elsewhere` is what users can choose instead of this folder.
     """
+    lock = FileLock(folder / ".tta-panda.lock", timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".tta-panda.lock", timeout=0):
-            yield
+        lock.acquire()
     except Timeout:
         raise DataError(f"Another process is writing to {folder}; wait for it, or choose {elsewhere}.") from None
     except OSError as error:
-        raise DataError(
-            f"Cannot write to {folder} ({error.strerror or error}). Free some space, or choose {elsewhere}, and run "
-            "the command again."
-        ) from error
+        raise DataError(f"Cannot write to {folder} ({error.strerror or error}); choose {elsewhere}.") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 Row = Mapping[str, Any]

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tta_panda.files import write_atomically
+from tta_panda.errors import StoreError
+from tta_panda.files import save_file
 
 _CLOCK_TICK = 3_000_000_000  # nanoseconds; some file systems keep times in steps of two seconds
 
@@ -32,9 +33,8 @@ def remembered(what: Sequence[str], paths: Sequence[Path], compute: Callable[[],
     text = compute()
     # A file that has just been written could be written again within the same tick of the file system's clock.
     if max((max(s.st_mtime_ns, s.st_ctime_ns) for s in states), default=0) < now - _CLOCK_TICK:
-        with contextlib.suppress(OSError):
-            cached.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(cached, f"{text}\n{digest([text])}")
+        with contextlib.suppress(StoreError):
+            save_file(cached, f"{text}\n{digest([text])}")
     return text
 
 

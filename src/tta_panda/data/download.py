@@ -23,7 +23,7 @@ from tta_panda.data.corruptions import ALL_CORRUPTIONS
 from tta_panda.data.folders import shortened
 from tta_panda.data.source import Archive
 from tta_panda.errors import DataError, UnknownNameError
-from tta_panda.files import locked
+from tta_panda.files import locked, writing
 
 Progress = Callable[[int, int | None], None]
 """Called with the number of bytes done, and the total, if known."""
@@ -162,7 +162,8 @@ def _append(url: str, part: Path, most: float, progress: Progress) -> None:
                         f"{url} is not the published file, which has less than {most / 1e9:.2g} GB. It was deleted; "
                         "try another --mirror."
                     )
-                file.write(chunk)
+                with writing(part):
+                    file.write(chunk)
                 progress(done, total)
     if total is not None and done < total:
         raise requests.ConnectionError(f"the connection ended after {done:,} of {total:,} bytes")

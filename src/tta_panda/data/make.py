@@ -26,7 +26,7 @@ from tta_panda.data.corruptions import corrupt_batch, expand_corruptions
 from tta_panda.data.corruptions.frost import load_frost_textures, textures_name
 from tta_panda.errors import DataError, UnknownNameError
 from tta_panda.executors import local_executor
-from tta_panda.files import atomic_path, locked, remove_parts, write_atomically
+from tta_panda.files import locked, remove_parts, save_file, saving
 
 Images = NDArray[np.uint8]
 
@@ -98,7 +98,7 @@ def _write_labels(path: Path, labels: NDArray[Any]) -> None:
     """Write the labels as published: those of the test set five times, one byte each."""
     expected = np.tile(labels, SEVERITIES).astype(np.uint8)
     if not path.is_file():
-        with atomic_path(path) as part:
+        with saving(path) as part:
             np.save(part, expected)
     elif not np.array_equal(open_array(path), expected):
         raise DataError(
@@ -140,7 +140,7 @@ class CorruptionFile:
         kept = self.severities()
         if not kept:
             self._write_note([])
-        with atomic_path(self.path) as part, part.open("wb") as file:
+        with saving(self.path) as part, part.open("wb") as file:
             # Not a memory map: where the disk is full, writing to one ends the process without a word.
             write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": self._shape})
             start = file.tell()
@@ -160,4 +160,4 @@ class CorruptionFile:
 
     def _write_note(self, severities: list[int]) -> None:
         note = {"severities": severities, **self.settings, "made_by": f"tta-panda {__version__}"}
-        write_atomically(note_path(self.path), json.dumps(note, indent=1) + "\n")
+        save_file(note_path(self.path), json.dumps(note, indent=1) + "\n")

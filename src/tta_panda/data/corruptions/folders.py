@@ -30,7 +30,7 @@ from tta_panda.data.listing import Found, images_in
 from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning, UnknownNameError
 from tta_panda.escapes import path_text
 from tta_panda.executors import local_executor
-from tta_panda.files import atomic_path, locked, remove_parts, write_atomically
+from tta_panda.files import locked, remove_parts, save_file, saving
 from tta_panda.images import fit_picture, read_image
 
 _JPEG = {"quality": 85}
@@ -73,7 +73,7 @@ def corrupt_folder(
         remove_parts(target, nested=True)
         _write_notes(job, frost)
         if (source / CLASS_LIST).is_file():
-            write_atomically(target / CLASS_LIST, (source / CLASS_LIST).read_bytes())
+            save_file(target / CLASS_LIST, (source / CLASS_LIST).read_bytes())
         with contextlib.closing(executor.map(functools.partial(_corrupt_file, job), images)) as errors:
             for image, error in zip(images, errors, strict=True):
                 if error is not None:
@@ -142,7 +142,7 @@ def _write_notes(job: _Job, frost: Path | None) -> None:
                 f"The {name} images in {job.target} were made with other settings: {before}, not {content}. Choose "
                 f"another OUT, or delete them and {note.name}."
             )
-        write_atomically(note, content)
+        save_file(note, content)
 
 
 def _corrupt_file(job: _Job, relative: str) -> str | None:
@@ -176,8 +176,7 @@ def _is_up_to_date(output: Path, path: Path) -> bool:
 @contextlib.contextmanager
 def _output_of(path: Path, output: Path) -> Iterator[Path]:
     """Where to write what is made of an image; it is up to date then, even if the image is from the future."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(output) as part:
+    with saving(output) as part:
         yield part
         if not _is_up_to_date(part, path):
             os.utime(part, ns=(changed := path.stat().st_mtime_ns, changed))
@@ -185,8 +184,7 @@ def _output_of(path: Path, output: Path) -> Iterator[Path]:
 
 def save_image(path: Path, image: Image.Image) -> None:
     """Save an image in the format of its suffix: JPEG with the quality of ImageNet-C, others without loss."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as part:
+    with saving(path) as part:
         _save(part, image)
 
 
