@@ -5,7 +5,9 @@ python benchmarks/views.py --size 224
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from pathlib import Path
 
 import torch
 from PIL import Image
@@ -14,7 +16,9 @@ from torch import Tensor
 from workload import foggy_images, make_parser, print_table, timing_options
 
 from tta_panda.views import AUGMENTATIONS, ViewPlan, apply_view_plan, sample_view_plan
-from tta_panda.views.reference import apply_view_plan_by_picture
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from reference.pillow_views import apply_view_plan_by_picture
 
 
 def main() -> None:
@@ -27,7 +31,10 @@ def main() -> None:
     rows = []
     for augmentation in AUGMENTATIONS:
         plan = sample_view_plan(augmentation, images.shape, arguments.views - 1, torch.Generator().manual_seed(0))
-        batched, by_pillow = partial(_batched, images.to(arguments.device), plan), partial(_by_pillow, images, plan)
+        batched, by_pillow = (
+            partial(apply_view_plan, images.to(arguments.device), plan),
+            partial(_by_pillow, images, plan),
+        )
         timings = interleave({"batched": batched, "Pillow": by_pillow}, **timing_options(arguments))
         rows.append(
             {
@@ -38,10 +45,6 @@ def main() -> None:
             }
         )
     print_table(rows, f"{arguments.views} views of {len(images)} images of {arguments.size} px.")
-
-
-def _batched(images: Tensor, plan: ViewPlan) -> Tensor:
-    return apply_view_plan(images, plan, exact=True)
 
 
 def _by_pillow(images: Tensor, plan: ViewPlan) -> Tensor:

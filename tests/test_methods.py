@@ -384,7 +384,6 @@ def test_a_derived_default_overrides_that_of_the_base():
         "views": 64,
         "keep": 0.1,
         "augmentation": "augmix",
-        "exact_views": False,
         "protocol": "paper",
     }
 

@@ -24,7 +24,7 @@ def options(name: str, preset: str | None = None, protocol: str = "paper", **set
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("name", EVERY, ids=str)
 def test_every_preset_pins_every_option_and_builds(preset, name, tiny_classifier):
-    decided_elsewhere = {"protocol", "sampler", "predict", "prompts_per_pass", "exact_views", "micro_batch"}
+    decided_elsewhere = {"protocol", "sampler", "predict", "prompts_per_pass", "micro_batch"}
     if "panda" not in name.debias:
         decided_elsewhere |= set(debias_options(name.debias))
     decided_elsewhere |= set(debias_options("level"))

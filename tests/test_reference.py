@@ -20,6 +20,7 @@ from PIL import Image
 from reference import zero
 from reference.given import Given, prompts
 from reference.optimisers import Adam, first_adamw_step
+from reference.pillow_views import apply_view_plan_by_picture
 from reference.tpt import encode_prompts, initial_context
 from torch import Tensor
 
@@ -29,7 +30,6 @@ from tta_panda.methods import METHODS
 from tta_panda.models.openclip import OpenClipModel
 from tta_panda.panda import apply_plan, sample_plan
 from tta_panda.views import make_views, sample_view_plan
-from tta_panda.views.reference import apply_view_plan_by_picture
 
 CLASS_NAMES = ("heart", "star", "anchor", "cloud")
 SEED = 0

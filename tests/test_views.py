@@ -12,18 +12,17 @@ import torch.nn.functional as F
 from data_files import real_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
+from PIL import Image
+from reference.pillow_views import PILLOW_OPERATIONS, apply_view_plan_by_picture
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import hflip, pil_to_tensor, resize, resized_crop, to_pil_image, to_tensor
 
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.views import AUGMENTATIONS, OPERATIONS, ViewPlan, apply_view_plan, make_views, sample_view_plan
-from tta_panda.views.crops import crop_views
-from tta_panda.views.opencv import write_views
+from tta_panda.views.apply import crop_views
 from tta_panda.views.operations import INDIVIDUAL, SHARED
 from tta_panda.views.plan import NO_OPERATION
-from tta_panda.views.reference import apply_view_plan_by_picture
 
 seeds = st.integers(0, 2**31)
 sides = st.integers(1, 40)
@@ -66,27 +65,13 @@ def operate(name: str, images: Tensor, strengths: list[float]) -> Tensor:
     return torch.cat([SHARED[name](images[i : i + 1], int(strength)) for i, strength in enumerate(strengths)])
 
 
-def pillow(name: str, picture: Image.Image, strength: float) -> Image.Image:
-    plain = {"autocontrast": ImageOps.autocontrast, "equalize": ImageOps.equalize}
-    if name in plain:
-        return plain[name](picture)
-    if name in ("posterize", "solarize"):
-        return getattr(ImageOps, name)(picture, int(strength))
-    if name == "rotate":
-        return picture.rotate(strength, resample=Image.Resampling.BILINEAR)
-    matrix = {
-        "shear_x": (1, strength, 0, 0, 1, 0),
-        "shear_y": (1, 0, 0, strength, 1, 0),
-        "translate_x": (1, 0, strength, 0, 1, 0),
-        "translate_y": (1, 0, 0, 0, 1, strength),
-    }[name]
-    return picture.transform(picture.size, Image.Transform.AFFINE, matrix, resample=Image.Resampling.BILINEAR)
-
-
 def pillow_all(name: str, images: Tensor, strengths: list[float]) -> Tensor:
     pictures = [to_pil_image(image) for image in images]
     return torch.stack(
-        [pil_to_tensor(pillow(name, picture, strength)) for picture, strength in zip(pictures, strengths, strict=True)]
+        [
+            pil_to_tensor(PILLOW_OPERATIONS[name](picture, strength))
+            for picture, strength in zip(pictures, strengths, strict=True)
+        ]
     )
 
 
@@ -195,60 +180,12 @@ def test_views_of_another_size_than_the_image():
 def test_whole_views_equal_pillow(augmentation, images):
     plan = sample_view_plan(augmentation, images.shape, 12, generator(2))
     expected = torch.stack([apply_view_plan_by_picture(to_pil_image(i), plan, n) for n, i in enumerate(images)])
-    apart = (apply_view_plan(images, plan, exact=True) - expected).abs() * 255
+    apart = (apply_view_plan(images, plan) - expected).abs() * 255
     # Where a blended pixel is one off, a later solarisation or equalisation can make more of it.
     assert (apart > 0.01).float().mean() < 5e-4
     assert apart.median() < 1e-3
     if augmentation == "crops":
-        assert torch.equal(apply_view_plan(images, plan, exact=True), expected)
-
-
-def by_opencv(images: Tensor, plan: ViewPlan) -> Tensor:
-    """Whatever their size; by default, small ones are made otherwise."""
-    made = torch.empty(len(plan), plan.count, 3, *plan.sides)
-    for place, image in enumerate(grid(images)):
-        write_views(made[place].numpy(), image, plan, place, slice(None))
-    return made
-
-
-def with_operation(plan: ViewPlan, name: str, strengths: list[float]) -> ViewPlan:
-    """One image, whose views are this operation of the image itself, each with its own strength."""
-    boxes = torch.tensor([0, 0, plan.height, plan.width]).expand_as(plan.boxes)
-    operations = torch.full_like(plan.operations, NO_OPERATION)
-    operations[..., 0] = OPERATIONS.index(name)
-    given = torch.tensor(strengths, dtype=torch.float64)[None, :, None, None].expand_as(plan.strengths)
-    weights = torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=torch.float64).expand_as(plan.weights)
-    changed = {"boxes": boxes, "flips": torch.zeros_like(plan.flips), "operations": operations, "strengths": given}
-    return dataclasses.replace(plan, weights=weights, **changed)
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_opencv_does_what_pillow_does(name, images):
-    strengths = (EXACT | BLENDED)[name]
-    plan = with_operation(sample_view_plan("augmix", images[:1].shape, 4, generator()), name, strengths)
-    made = by_opencv(images[:1], plan)[0].mul(255).round()
-    expected = pillow_all(name, grid(images[:1]).expand(4, -1, -1, -1), strengths).float()
-    if name in EXACT:
-        assert torch.equal(made, expected)
-        return
-    if int(cv2.__version__.split(".")[0]) < 5:
-        pytest.skip("OpenCV 4 takes pixels from positions rounded to 1/32 of a pixel, so values are not Pillow's")
-    steady = F.conv2d((expected > 0).float(), torch.ones(3, 1, 3, 3), padding=1, groups=3) == 9  # away from black
-    assert ((made - expected).abs()[steady] <= 1).all()
-
-
-def test_views_by_opencv_are_near_those_of_pillow(images):
-    for sides in (None, (40, 50), (120, 130)):
-        plan = sample_view_plan("crops", images.shape, 8, generator(2), sides)
-        expected = torch.stack([apply_view_plan_by_picture(to_pil_image(i), plan, n) for n, i in enumerate(images)])
-        assert (by_opencv(images, plan) - expected).abs().max() * 255 < 1.01
-    plan = sample_view_plan("augmix", (4, 3, 96, 112), 12, generator(2))
-    large = made_images(4, 96, 112)
-    apart = (apply_view_plan(large, plan) - apply_view_plan(large, plan, exact=True)).abs() * 255
-    assert 0.01 < apart.mean() < 1
-    assert torch.equal(by_opencv(large, plan), apply_view_plan(large, plan))
-    by_pixels = large.contiguous(memory_format=torch.channels_last)
-    assert torch.equal(apply_view_plan(by_pixels, plan), apply_view_plan(large, plan))
+        assert torch.equal(apply_view_plan(images, plan), expected)
 
 
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS)
@@ -260,18 +197,21 @@ def test_parts_give_the_bits_of_the_whole(augmentation, images):
     assert len(plan[1:4]) == 3 and plan[1:4].count == 9
 
 
-@pytest.mark.parametrize("threads", [2, 3])
-@pytest.mark.parametrize("side", [24, 100])
-def test_threads_do_not_matter_and_their_number_stays(threads, side):
-    images = made_images(3, side, side)
-    alone = make_views(images, 8, generator())
-    before = torch.get_num_threads()
+def test_the_number_of_threads_makes_no_difference():
+    images = made_images(3, 100, 100)
+    alone, before = make_views(images, 8, generator()), torch.get_num_threads()
     try:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(3)
         assert torch.equal(make_views(images, 8, generator()), alone)
-        assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
+
+
+def test_views_leave_the_threads_of_other_libraries_alone(monkeypatch):
+    """Numbers of threads are global: changing them here would race with views that are made at the same time."""
+    for library, name in ((cv2, "setNumThreads"), (torch, "set_num_threads")):
+        monkeypatch.setattr(library, name, lambda count: pytest.fail(f"{count} threads"))
+    make_views(made_images(3, 100, 100), 8, generator())
 
 
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS)
@@ -301,10 +241,9 @@ def test_views_of_any_size(augmentation, batch, views, height, width, seed):
     assert made.min() >= 0 and made.max() <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("side", [16, 100])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_dtype_is_kept_and_no_gradient_is_tracked(dtype, side):
-    images = made_images(2, side, side).to(dtype).requires_grad_()
+def test_dtype_is_kept_and_no_gradient_is_tracked(dtype):
+    images = made_images(2, 16, 16).to(dtype).requires_grad_()
     made = make_views(images.detach(), 4, generator())
     assert made.dtype == dtype
     assert not apply_view_plan(images, sample_view_plan("augmix", images.shape, 3, generator())).requires_grad

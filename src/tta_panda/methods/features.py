@@ -39,7 +39,6 @@ class Views:
 
     count: int  # V, the plain image included
     augmentation: Augmentation
-    exact: bool = False  # equal to Pillow's
 
 
 class Features:
@@ -173,7 +172,7 @@ class Features:
         plan = sample_view_plan(views.augmentation, originals.shape, count, self.view_generator, sides)
 
         def encode(piece: slice) -> Tensor:
-            made = apply_view_plan(originals[piece].to(model.device), plan[piece], views.exact)  # (b, V-1, C, S, S)
+            made = apply_view_plan(originals[piece].to(model.device), plan[piece])  # (b, V-1, C, S, S)
             return model.encode_image(made.flatten(0, 1).float())
 
         raw = encoding(lambda: in_chunks(encode, len(originals), max(1, IMAGES_PER_PASS // count)))

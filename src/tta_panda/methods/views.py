@@ -16,13 +16,7 @@ from tta_panda.models.base import Classifier
 from tta_panda.views import Augmentation
 
 
-class ViewingOptions(MethodOptions, TypedDict, total=False):
-    """The arguments of every method with views, but for which views."""
-
-    exact_views: bool
-
-
-class ViewOptions(ViewingOptions, TypedDict, total=False):
+class ViewOptions(MethodOptions, TypedDict, total=False):
     """The arguments of every method with views."""
 
     views: int
@@ -37,8 +31,6 @@ class ViewMethod(FrozenMethod):
         views: how many of each image, the plain one included.
         keep: share of them, the lowest in entropy, that counts; at least one does.
         augmentation: `"augmix"`, or `"crops"` for crops and flips only.
-        exact_views: make views that equal Pillow's, as in published results. By default, a processor makes large ones
-            with OpenCV, in less than half the time; most pixels are at most one of 255 grey levels apart.
         common: the arguments of every method.
     """
 
@@ -49,13 +41,12 @@ class ViewMethod(FrozenMethod):
         views: int = 64,
         keep: float = 0.1,
         augmentation: Augmentation = "augmix",
-        exact_views: bool = False,
         **common: Unpack[MethodOptions],
     ):
         super().__init__(classifier, **common)
         check_range("views", views, 1)
         check_range("keep", keep, 0, 1)
-        self.features.views = Views(views, augmentation, exact_views)
+        self.features.views = Views(views, augmentation)
         self.keep = keep
 
     def view_features(self, encoded: Encoded) -> Tensor:

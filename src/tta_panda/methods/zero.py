@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tta_panda.checks import check_range
+from tta_panda.methods.base import MethodOptions
 from tta_panda.methods.batch import Encoded
 from tta_panda.methods.losses import likeliest, take_views
-from tta_panda.methods.views import ViewingOptions, ViewMethod
+from tta_panda.methods.views import ViewMethod
 from tta_panda.models.base import Classifier
 from tta_panda.views import Augmentation
 
@@ -29,7 +30,7 @@ class Zero(ViewMethod):
         augmentation: `"augmix"`, or `"crops"` for crops and flips only.
         temperature: of the views' probabilities. Zero makes each a vote; 1 averages them as they are, which is plain
             positive augmentation.
-        common: the other arguments of every method with views.
+        common: the arguments of every method.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Zero(ViewMethod):
         keep: float = 0.3,
         augmentation: Augmentation = "crops",
         temperature: float = 0.0,
-        **common: Unpack[ViewingOptions],
+        **common: Unpack[MethodOptions],
     ):
         super().__init__(classifier, views=views, keep=keep, augmentation=augmentation, **common)
         check_range("temperature", temperature, 0)

@@ -1,4 +1,4 @@
-"""Random views of images, as TPT, TPS and Zero use them: on any device, and equal to Pillow's or near them.
+"""Random views of images, as TPT, TPS and Zero use them: equal to Pillow's, on any device.
 
 from tta_panda.views import make_views
 

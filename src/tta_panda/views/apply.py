@@ -1,24 +1,26 @@
-"""From images and a plan to views, in groups that threads share."""
+"""From images and a plan to views, equal to Pillow's, on any device.
+
+All views of an image are made at once. Crops are resized in two passes, each rounded to 8 bits: columns first, as in
+most versions of Pillow. When a crop is reduced, new versions may choose the cheaper order, which can differ by one grey
+level.
+
+Shapes: B images, V views, H W image, h w view.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import defaultdict
 
-import cv2
-import numpy as np
 import torch
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError
-from tta_panda.views.exact import views_as_pillow
-from tta_panda.views.opencv import write_views
-from tta_panda.views.plan import ViewPlan, sample_view_plan
+from tta_panda.views.operations import INDIVIDUAL, SHARED
+from tta_panda.views.plan import NO_OPERATION, OPERATIONS, ViewPlan, sample_view_plan
 
-_PIXELS_AT_ONCE = 1 << 19  # views are made in groups that stay in the processor's cache
-_LARGE = 96 * 96  # pixels of a view from which OpenCV is faster; below, calls take more time than pixels
+_PIXELS_AT_ONCE = 1 << 19  # views are made in groups that fit into the cache of a CPU
+_PRECISION = 22  # bits of Pillow's weights
 
 
 def make_views(
@@ -27,9 +29,8 @@ def make_views(
     generator: torch.Generator,
     augmentation: str = "augmix",
     plain: Tensor | None = None,
-    exact: bool = False,
 ) -> Tensor:
-    """Views (B, views, 3, H, W) of images: each image itself, and `views - 1` random ones.
+    """Views (B, views, 3, h, w) of images: each image itself, and `views - 1` random ones.
 
     Args:
         images: (B, 3, H, W), floats in [0, 1] or uint8; crops are taken from these.
@@ -37,8 +38,6 @@ def make_views(
         generator: a generator on the CPU.
         augmentation: `"augmix"` or `"crops"`.
         plain: (B, 3, h, w), the images at the size of the views; by default the images themselves.
-        exact: equal to Pillow's. Otherwise a processor makes large views with OpenCV, in less than half the time; most
-            pixels are at most one of 255 grey levels apart.
     """
     _check_images(images)
     if views < 1:
@@ -46,19 +45,16 @@ def make_views(
     first = images if plain is None else plain
     if not first.is_floating_point():
         first = first.float() / 255
-    _, channels, height, width = first.shape
-    plan = sample_view_plan(augmentation, images.shape, views - 1, generator, (height, width))
-    made = _new((images.shape[0], views, channels, height, width), first)
-    made[:, 0] = first
-    _fill(made[:, 1:], images, plan, exact)
-    return made
+    plan = sample_view_plan(augmentation, images.shape, views - 1, generator, (first.shape[2], first.shape[3]))
+    return torch.cat([first[:, None], apply_view_plan(images, plan).to(first.dtype)], dim=1)
 
 
-def apply_view_plan(images: Tensor, plan: ViewPlan, exact: bool = False) -> Tensor:
+@torch.no_grad()
+def apply_view_plan(images: Tensor, plan: ViewPlan) -> Tensor:
     """The planned views (B, V, 3, h, w) of images (B, 3, H, W), floats in [0, 1] or uint8, on their device.
 
     Views have the dtype of float images, and are float32 for uint8. Each image is processed separately, so parts of a
-    batch give the same bits as the whole: `apply_view_plan(images[a:b], plan[a:b])`. `exact` is as in `make_views`.
+    batch give the same bits as the whole: `apply_view_plan(images[a:b], plan[a:b])`.
     """
     _check_images(images)
     batch, _, height, width = images.shape
@@ -67,9 +63,15 @@ def apply_view_plan(images: Tensor, plan: ViewPlan, exact: bool = False) -> Tens
             f"The plan is for {len(plan)} image(s) of {plan.height}x{plan.width} px, but {batch} image(s) of "
             f"{height}x{width} px were given; draw a plan for them, or slice images and plan alike."
         )
-    made = _new((batch, plan.count, 3, *plan.sides), images)
-    _fill(made, images, plan, exact)
-    return made
+    dtype = images.dtype if images.is_floating_point() else torch.float32
+    pixels = images.float().mul(255).round_().clamp_(0, 255).byte() if images.is_floating_point() else images
+    views = torch.empty((batch, plan.count, 3, *plan.sides), dtype=dtype, device=images.device)
+    size = max(1, _PIXELS_AT_ONCE // math.prod(plan.sides))
+    for place, image in enumerate(pixels):
+        for start in range(0, plan.count, size):
+            group = slice(start, start + size)
+            views[place, group] = _views_of_one(image, plan, place, group)
+    return views
 
 
 def _check_images(images: Tensor) -> None:
@@ -79,65 +81,101 @@ def _check_images(images: Tensor) -> None:
         raise InvalidInputError(f"images must be floats in [0, 1] or uint8, got {images.dtype}.")
 
 
-def _new(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Memory for views of these images."""
-    if like.device.type == "cpu" and like.dtype in (torch.uint8, torch.float32):
-        # numpy asks for large pages, which are filled in a quarter of the time.
-        return torch.from_numpy(np.empty(shape, np.float32))
-    return torch.empty(shape, dtype=like.dtype if like.is_floating_point() else torch.float32, device=like.device)
+def _views_of_one(image: Tensor, plan: ViewPlan, place: int, group: slice) -> Tensor:
+    """Some of the planned views (V, 3, h, w), in [0, 1], of an image (3, H, W) of uint8 at this place in the plan."""
+    crops = crop_views(image, plan.boxes[place, group], plan.flips[place, group], plan.sides)
+    if plan.augmentation == "crops":
+        return crops.float().div_(255)
+    chains = _apply_chains(crops, plan.operations[place, group], plan.strengths[place, group])
+    return _mix(crops, chains, plan.weights[place, group])
 
 
-def _fill(made: Tensor, images: Tensor, plan: ViewPlan, exact: bool) -> None:
-    """Write the planned views of `images` to `made` (B, V, 3, h, w)."""
-    on_processor = images.device.type == "cpu"
-    if on_processor:
-        # glibc keeps as much freed memory as the largest block it has seen freed (up to 32 MiB), instead of returning
-        # it to the system after each operation: page faults can take a third of the time. This block is never touched,
-        # so it costs nothing.
-        torch.empty(30 << 20, dtype=torch.uint8)
-    by_opencv = on_processor and not exact and math.prod(plan.sides) >= _LARGE
-    grid = images if images.dtype == torch.uint8 else images.detach().float().mul(255).round_().clamp_(0, 255).byte()
-    groups = max(1, math.ceil(plan.count * plan.sides[0] * plan.sides[1] / _PIXELS_AT_ONCE))
-    size = max(1, math.ceil(plan.count / groups))
-    tasks = [(image, slice(at, at + size)) for image in range(len(plan)) for at in range(0, plan.count, size)]
+def crop_views(image: Tensor, boxes: Tensor, flips: Tensor, sides: tuple[int, int]) -> Tensor:
+    """Views (V, 3, *sides) of an image (3, H, W), both uint8, given boxes (V, 4) and flips (V,)."""
+    views, (channels, height, width) = boxes.shape[0], image.shape
+    top, left, crop_height, crop_width = boxes.unbind(dim=1)
+    columns, column_weights = neighbours(crop_width, sides[1])  # (taps, V, w)
+    columns = columns + left[:, None]
+    columns = torch.where(flips[:, None], columns.flip(2), columns)
+    column_weights = torch.where(flips[:, None], column_weights.flip(2), column_weights)
+    rows, row_weights = neighbours(crop_height, sides[0])  # (taps, V, h)
+    planes = torch.arange(views * channels).view(views, channels, 1) * height
+    rows = (rows + top[:, None])[:, :, None] + planes  # (taps, V, 3, h)
+    row_weights = row_weights[:, :, None].expand_as(rows)
 
-    @torch.no_grad()  # holds for one thread only
-    def fill_group(task: tuple[int, slice]) -> None:
-        image, part = task
-        target = made[image, part]
-        if by_opencv:
-            views = target if target.dtype == torch.float32 else torch.empty(target.shape)
-            write_views(views.numpy(), grid[image], plan, image, part)
-        else:
-            views = views_as_pillow(grid[image], plan, image, part)
-        target.copy_(views)  # does nothing where they are the same
-
-    with _single_threaded() as allowed:
-        _run(fill_group, tasks, allowed if on_processor else 1)
+    table = image.permute(2, 0, 1).contiguous().view(width, -1)  # a row holds a column of the image
+    wide = _blend_rows(table, columns, column_weights)  # (V, w, 3 * H)
+    table = wide.transpose(1, 2).contiguous().view(-1, sides[1])
+    return _blend_rows(table, rows, row_weights)
 
 
-@contextlib.contextmanager
-def _single_threaded() -> Iterator[int]:
-    """Keep OpenCV to one thread, and give the number that torch may use, which is the same afterwards.
+def neighbours(lengths: Tensor, new_length: int) -> tuple[Tensor, Tensor]:
+    """For crops of `lengths` (V,) pixels: the pixels averaged for each of `new_length` pixels, and their weights.
 
-    Operations of some ten microseconds gain little from being split among threads. Each group is computed by a single
-    thread, so results do not depend on the number of threads.
+    Both are (taps, V, new_length); pixels that are not needed have weight 0. Weights are whole numbers, computed as in
+    Pillow in double precision: ties are common, and a later solarisation may invert a pixel that is off by one.
     """
-    allowed, allowed_opencv = torch.get_num_threads(), cv2.getNumThreads()
-    cv2.setNumThreads(1)
-    try:
-        yield allowed
-    finally:
-        torch.set_num_threads(allowed)
-        cv2.setNumThreads(allowed_opencv)
+    sides = lengths.double()[:, None]  # (V, 1)
+    scale = sides / new_length
+    support = scale.clamp(min=1.0)  # enlarged or not, a pixel has a neighbour on each side
+    centre = (torch.arange(new_length, dtype=torch.float64) + 0.5) * scale  # (V, new_length)
+    first = (centre - support + 0.5).clamp(min=0).floor()
+    last = (centre + support + 0.5).floor().minimum(sides)  # the first that is not needed
+    taps = int((last - first).max())
+    pixels = first + torch.arange(taps, dtype=torch.float64)[:, None, None]  # (taps, V, new_length)
+    weights = (1 - ((pixels - centre + 0.5) / support).abs()).clamp(min=0).masked_fill(pixels >= last, 0.0)
+    weights = (weights / weights.sum(dim=0) * (1 << _PRECISION) + 0.5).int()
+    return pixels.minimum(sides - 1).long(), weights
 
 
-def _run(function: Callable[[tuple[int, slice]], None], tasks: Sequence[tuple[int, slice]], threads: int) -> None:
-    """Call `function` with each task, on this many threads."""
-    if min(threads, len(tasks)) < 2:
-        for task in tasks:
-            function(task)
-        return
-    # The number applies to the thread that sets it, and to threads that are started later.
-    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        list(pool.map(function, tasks))
+def _blend_rows(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sums of rows of a table, rounded: rows (taps, ...) become uint8 (..., row length).
+
+    A pixel of a view is a weighted mean of pixels of the crop: of two neighbours where the crop is enlarged, of all that
+    it covers where the crop is reduced.
+    """
+    indices, factors = rows.flatten(1).to(table.device), weights.flatten(1)[..., None].to(table.device)
+    sums = table.index_select(0, indices[0]).int().mul_(factors[0])
+    for index, factor in zip(indices[1:], factors[1:], strict=True):
+        sums.addcmul_(table.index_select(0, index).int(), factor)
+    return sums.add_(1 << (_PRECISION - 1)).bitwise_right_shift_(_PRECISION).to(torch.uint8).view(*rows.shape[1:], -1)
+
+
+def _apply_chains(crops: Tensor, operations: Tensor, strengths: Tensor) -> list[list[Tensor]]:
+    """For each chain, the results (3, H, W) of all views; within a step, each operation runs once for all of them."""
+    images = [list(crops) for _ in range(operations.shape[1])]
+    for step in range(operations.shape[2]):
+        for (name, shared), members in _groups(operations[..., step], strengths[..., step]).items():
+            found = [images[chain][view] for view, chain, _ in members]
+            together = torch.stack(found) if len(found) > 1 else found[0][None]
+            if shared is None:
+                each = torch.tensor([strength for _, _, strength in members], dtype=torch.float64)
+                results = INDIVIDUAL[name](together, each)
+            else:
+                results = SHARED[name](together, shared)
+            for (view, chain, _), result in zip(members, results, strict=True):
+                images[chain][view] = result
+    return images
+
+
+def _groups(operations: Tensor, strengths: Tensor) -> dict[tuple[str, int | None], list[tuple[int, int, float]]]:
+    """The (view, chain, strength) that are processed together: by operation, and by strength where that is shared."""
+    groups = defaultdict(list)
+    chosen, given = operations.tolist(), strengths.tolist()
+    for view, chain in (operations != NO_OPERATION).nonzero().tolist():
+        name, strength = OPERATIONS[chosen[view][chain]], given[view][chain]
+        groups[name, int(strength) if name in SHARED else None].append((view, chain, strength))
+    return groups
+
+
+def _mix(crops: Tensor, chains: list[list[Tensor]], weights: Tensor) -> Tensor:
+    """Weighted means, not rounded.
+
+    The published code mixes after normalisation. Normalising a channel is affine and the weights sum to one, so mixing
+    in [0, 1] and normalising afterwards is the same.
+    """
+    weights = (weights / 255).float().to(crops.device)[..., None, None, None]  # (V, 1 + chains, 1, 1, 1)
+    mixed = crops.float().mul_(weights[:, 0])
+    for chain, weight in zip(chains, weights[:, 1:].unbind(dim=1), strict=True):
+        mixed.addcmul_(torch.stack(chain).float(), weight)
+    return mixed

@@ -1,4 +1,4 @@
-"""The same views made with Pillow, one picture at a time: the reference for the batched code."""
+"""Views made with Pillow, one picture at a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _view(picture: Image.Image, plan: ViewPlan, image: int, view: int) -> Tensor
         changed = crop
         for operation, strength in zip(operations, strengths, strict=True):
             if operation != NO_OPERATION:
-                changed = _OPERATIONS[OPERATIONS[operation]](changed, strength)
+                changed = PILLOW_OPERATIONS[OPERATIONS[operation]](changed, strength)
         mixed += weight * _to_tensor(changed)
     return mixed
 
@@ -40,7 +40,7 @@ def _affine(picture: Image.Image, *matrix: float) -> Image.Image:
     return picture.transform(picture.size, Image.Transform.AFFINE, matrix, resample=Image.Resampling.BILINEAR)
 
 
-_OPERATIONS: dict[str, Callable[[Image.Image, float], Image.Image]] = {
+PILLOW_OPERATIONS: dict[str, Callable[[Image.Image, float], Image.Image]] = {
     "autocontrast": lambda picture, _: ImageOps.autocontrast(picture),
     "equalize": lambda picture, _: ImageOps.equalize(picture),
     "posterize": lambda picture, bits: ImageOps.posterize(picture, int(bits)),
