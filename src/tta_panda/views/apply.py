@@ -131,8 +131,8 @@ def neighbours(lengths: Tensor, new_length: int) -> tuple[Tensor, Tensor]:
 def _blend_rows(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     """Weighted sums of rows of a table, rounded: rows (taps, ...) become uint8 (..., row length).
 
-    A pixel of a view is a weighted mean of pixels of the crop: of two neighbours where the crop is enlarged, of all that
-    it covers where the crop is reduced.
+    A pixel of a view is a weighted mean of pixels of the crop: of two neighbours where the crop is enlarged, of all
+    that it covers where the crop is reduced.
     """
     indices, factors = rows.flatten(1).to(table.device), weights.flatten(1)[..., None].to(table.device)
     sums = table.index_select(0, indices[0]).int().mul_(factors[0])
