@@ -98,6 +98,6 @@ def embeddings_replaced(layer: nn.Module, embedded: Tensor) -> Iterator[None]:
         handle.remove()
 
 
-def first_embedding(text: nn.Module) -> nn.Module:
+def first_embedding(network: nn.Module) -> nn.Module:
     """The layer that turns tokens into input embeddings: text encoders declare it before that of positions."""
-    return next(module for module in text.modules() if isinstance(module, nn.Embedding))
+    return next(module for module in network.modules() if isinstance(module, nn.Embedding))

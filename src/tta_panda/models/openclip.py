@@ -97,12 +97,12 @@ class OpenClipModel(ImageAdapter):
         return tokens[:, : int(tokens.argmax(dim=1).max()) + 1] if _reads_up_to_the_end(self.clip) else tokens
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
-        return cast(Tensor, self._token_embedding(tokens))
+        return cast(Tensor, first_embedding(self.clip)(tokens))
 
     def encode_embedded(self, embedded: Tensor, tokens: Tensor) -> Tensor:
         clip = self.clip
         if not _reads_up_to_the_end(clip):
-            with self.autocast(), embeddings_replaced(self._token_embedding, embedded):
+            with self.autocast(), embeddings_replaced(first_embedding(clip), embedded):
                 return cast(Tensor, clip.encode_text(tokens, normalize=False)).float()  # type: ignore[operator]
         # open_clip's own encode_text, for texts that are shorter than the model's context.
         length = embedded.shape[1]
@@ -113,12 +113,6 @@ class OpenClipModel(ImageAdapter):
             x = x[torch.arange(len(x), device=x.device), tokens.argmax(dim=1)]
             projection = clip.text_projection
             return cast(Tensor, projection(x) if isinstance(projection, nn.Linear) else x @ projection).float()
-
-    @property
-    def _token_embedding(self) -> nn.Module:
-        if isinstance(self.clip, open_clip.CLIP):
-            return cast(nn.Module, self.clip.token_embedding)
-        return first_embedding(cast(nn.Module, self.clip.text))
 
 
 def _reads_up_to_the_end(clip: nn.Module) -> TypeGuard[open_clip.CLIP]:
