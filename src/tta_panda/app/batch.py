@@ -1,32 +1,142 @@
-"""One batch, encoded once: what a method says of it at any beta."""
+"""The tab of one batch: pictures of embedded data, of a folder or uploaded, encoded once and predicted at any beta."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from tta_panda.app.pictures import Pictures
+from tta_panda.app.drawing import Series, cell, class_table, sheet, table, tiles
+from tta_panda.data import CLEAN, DATASETS, load_data
+from tta_panda.data.corruptions import ALL_CORRUPTIONS, corrupt_batch
 from tta_panda.data.dataset import UNLABELLED
+from tta_panda.data.listing import find_images
+from tta_panda.data.stream import Stream
+from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.evaluation.metrics import Scores, StreamMetrics
 from tta_panda.methods import METHODS, create_method
 from tta_panda.methods.base import FrozenMethod
-from tta_panda.methods.locking import one_at_a_time
 from tta_panda.methods.views import ViewMethod
-from tta_panda.models import Classifier
+from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
+from tta_panda.models.base import framing_of
 from tta_panda.panda import Beta
+from tta_panda.prediction.reading import Decoder, find_classes, labels_by_folder
+from tta_panda.reporting.cells import ACCURACY, BIAS
+from tta_panda.reporting.figures import PANDA_COLOUR, PLAIN_COLOUR
+
+DOMAINS = (CLEAN, *ALL_CORRUPTIONS)
+LABELS = "labels"
+
+
+def embedded_data() -> list[str]:
+    """Names of the data sets that come with the package."""
+    return [name for name in DATASETS if DATASETS.get(name).embedded]
 
 
 def frozen_methods() -> list[str]:
-    """Methods that need a single pass over each picture, whatever beta is."""
+    """Methods that encode each picture once, for any beta."""
     found = {name: METHODS.get(name) for name in METHODS}
     return [name for name, kind in found.items() if issubclass(kind, FrozenMethod) and not issubclass(kind, ViewMethod)]
 
 
+@lru_cache(maxsize=2)  # models may be large
+def shared_model(name: str) -> ImageModel:
+    """A model by name, loaded once for all visitors of the page. Nothing that is done with it changes it."""
+    return load_model(name, device="auto")
+
+
+@lru_cache(maxsize=8)
+def shared_classifier(model: str, class_names: tuple[str, ...]) -> Classifier:
+    """The classifier of a model for these classes, made once."""
+    return make_classifier(shared_model(model), class_names)
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """A batch of pictures of one size, with the classes that they may belong to."""
+
+    images: NDArray[np.uint8]  # (B, H, W, 3)
+    labels: Tensor  # (B,), `UNLABELLED` where the class is not known
+    class_names: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
+    """Files that cannot be read, each with the reason."""
+
+    @property
+    def tensor(self) -> Tensor:
+        """Images as models take them (B, 3, H, W)."""
+        return torch.tensor(self.images).permute(0, 3, 1, 2)
+
+
+def read_data(name: str, corruption: str, severity: int, count: int, seed: int = 0) -> Pictures:
+    """The first pictures of a shuffled stream of embedded data."""
+    dataset = load_data(name, corruption, severity)
+    chosen = Stream(dataset, count, seed).plan[:count]
+    return Pictures(dataset.images_at(chosen), torch.from_numpy(dataset.labels[chosen]), dataset.class_names)
+
+
+def read_folder(
+    folder: str, class_names: Sequence[str], model: ImageModel, corruption: str, severity: int, count: int
+) -> Pictures:
+    """Random pictures of a folder; its sub-folders name the classes if `class_names` is empty."""
+    if not folder:
+        raise InvalidInputError("Name a folder of pictures first.")
+    found = find_images([folder]).paths
+    if not found:
+        raise DataError(f"There are no pictures in {folder}.")
+    try:
+        names, folders = find_classes([Path(folder)], class_names or None, model)
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"Cannot infer the class names from sub-folders of {folder}; write them as in: cat, dog, bird."
+        ) from error
+    label_of, places = labels_by_folder(folders, names), {name: k for k, name in enumerate(names)}
+    chosen = [found[index] for index in np.random.default_rng(0).permutation(len(found))[:count]]
+    labels = [places.get(label_of(str(path)) or "", UNLABELLED) for path in chosen]
+    return _read(chosen, labels, names, model, corruption, severity)
+
+
+def read_files(
+    files: Sequence[Path], class_names: Sequence[str], model: ImageModel, corruption: str, severity: int
+) -> Pictures:
+    """Pictures of unknown class."""
+    if not files:
+        raise InvalidInputError("Upload one picture or more first.")
+    if len(class_names) < 2:
+        raise InvalidInputError("Cannot infer the class names; write two or more, as in: cat, dog, bird.")
+    return _read(files, [UNLABELLED] * len(files), class_names, model, corruption, severity)
+
+
+def _read(
+    files: Sequence[Path],
+    labels: Sequence[int],
+    class_names: Sequence[str],
+    model: ImageModel,
+    corruption: str,
+    severity: int,
+) -> Pictures:
+    """Pictures cropped to the model's size, then corrupted; what cannot be read is skipped and named."""
+    decoded = list(map(Decoder(framing_of(model)), files))
+    skipped = tuple(f"{Path(d.path or '').name}: {d.error.reason}" for d in decoded if d.error)
+    images = [each.image for each in decoded if each.image is not None]
+    if not images:
+        raise DataError(f"None of the pictures can be read. {'; '.join(skipped)}.")
+    known = [label for label, each in zip(labels, decoded, strict=True) if each.image is not None]
+    pixels = torch.stack(images).permute(0, 2, 3, 1).numpy()
+    if corruption != CLEAN:
+        pixels = corrupt_batch(pixels, corruption, severity, seed=0)
+    return Pictures(pixels, torch.tensor(known), tuple(class_names), skipped)
+
+
 class Outcome(NamedTuple):
-    """What a method says of a batch at one beta."""
+    """Predictions of a method for a batch at one beta."""
 
     beta: float
     probabilities: Tensor  # (B, K)
@@ -56,14 +166,14 @@ class EncodedBatch:
         self.pictures = pictures
         self.class_names = classifier.class_names
         self._method = cast(FrozenMethod, create_method(f"{method}+panda", classifier, beta="auto"))
-        self._lock = threading.RLock()  # the slider may move on while an earlier beta is at work
+        self._lock = threading.Lock()  # the slider may move on while an earlier beta is at work
         features = self._method.features
         batch = features.prepare(pictures.tensor)
         self._encoded = features.encode_frozen(batch)
         assert batch.negatives is not None and self._encoded.offset is not None
         self.negatives = batch.negatives.images.cpu()  # (M, 3, S, S), in [0, 1]
         self.resemblance: list[float] = classifier.logits(self._encoded.offset).softmax(dim=1).mean(dim=0).tolist()
-        """How likely the classifier finds each class in the mean of the negatives."""
+        """Probability of each class for the mean of the negatives."""
         self.plain, self.auto = self.at(0.0), self.at("auto")
 
     @property
@@ -72,15 +182,63 @@ class EncodedBatch:
         known = self.pictures.labels[self.pictures.labels != UNLABELLED]
         return known.bincount(minlength=len(self.class_names)).tolist() if len(known) else None
 
-    @one_at_a_time
     @torch.no_grad()
     def at(self, beta: Beta) -> Outcome:
-        """What the method says when it starts with this batch; nothing is encoded again."""
-        self._method.reset()
-        self._method.beta = beta
-        logits = self._method.adapt_encoded(self._encoded).cpu()
+        """Predictions of the method as of its first batch; nothing is encoded again."""
+        with self._lock:
+            self._method.reset()
+            self._method.beta = beta
+            logits, chosen = self._method.adapt_encoded(self._encoded).cpu(), self._method.beta or 0.0
         known = self.pictures.labels != UNLABELLED
         metrics = StreamMetrics(len(self.class_names)) if known.any() else None
         if metrics:
             metrics.update(Scores.of(logits[known], self.pictures.labels[known]))
-        return Outcome(self._method.beta or 0.0, logits.softmax(dim=1), metrics)
+        return Outcome(chosen, logits.softmax(dim=1), metrics)
+
+
+def batch_sheets(batch: EncodedBatch) -> str:
+    """The pictures of a batch and its negatives, without captions."""
+    negatives = batch.negatives.mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    drawn = tiles("negatives", ((f"negative {number}", False) for number in range(1, len(negatives) + 1)))
+    return sheet("pictures", batch.pictures.images) + sheet("negatives", negatives) + drawn
+
+
+def batch_outcome(batch: EncodedBatch, outcome: Outcome) -> str:
+    """Accuracy, bias, classes and pictures at one beta, beside those of the plain method."""
+    rows = {
+        "plain (β = 0)": batch.plain,
+        f"β = {outcome.beta:.2f}": outcome,
+        f"auto (β = {batch.auto.beta:.2f})": batch.auto,
+    }
+    facts = {
+        name: [*metric_cells(each.metrics), cell(str(int((each.predicted != batch.plain.predicted).sum())))]
+        for name, each in rows.items()
+    }
+    columns = {
+        "negatives": Series(batch.resemblance, form=".0%"),
+        "plain": Series(batch.plain.counts, PLAIN_COLOUR),
+        f"β = {outcome.beta:.2f}": Series(outcome.counts, PANDA_COLOUR),
+    }
+    if batch.label_counts is not None:
+        columns[LABELS] = Series(batch.label_counts)
+    pictures = f"{len(batch.pictures.images)} pictures"
+    return (
+        table(f"Predictions for {pictures}", [ACCURACY.short, BIAS.title, "changed"], facts)
+        + class_table("What negatives resemble, and how often each class is predicted", batch.class_names, columns)
+        + tiles("pictures", _tiles(batch, outcome))
+    )
+
+
+def metric_cells(metrics: StreamMetrics | None) -> list[str]:
+    if metrics is None:
+        return [cell("–"), cell("–")]
+    return [cell(f"{metrics.accuracy:.1%}"), cell(f"{metrics.bias:.{BIAS.decimals}f}")]
+
+
+def _tiles(batch: EncodedBatch, outcome: Outcome) -> Iterator[tuple[str, bool]]:
+    """The class of each picture, with that of the plain method where it differs; right or wrong where that is known."""
+    predicted = zip(batch.plain.predicted.tolist(), outcome.predicted.tolist(), strict=True)
+    for (before, after), label in zip(predicted, batch.pictures.labels.tolist(), strict=True):
+        known = label != UNLABELLED
+        said = [f"{'✓ ' if k == label else '✗ ' if known else ''}{batch.class_names[k]}" for k in (before, after)]
+        yield " → ".join(dict.fromkeys(said)), before != after

@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from tta_panda.reporting.figures import COLOURS, REFERENCE_COLOUR
 TILE = 64
 """Side of a picture in pixels."""
 _ACROSS = 10  # pictures in a row of a sheet
-_MOST_CLASSES = 15
+_MAX_CLASSES = 15
 _LEFT, _TOP, _WIDTH, _HEIGHT = 44, 10, 346, 150  # of a chart, in its own units
 
 CSS = f"""
@@ -67,22 +67,23 @@ def cell(text: str) -> str:
     return f"<td>{escape(text)}</td>"
 
 
-class Bars(NamedTuple):
-    """A number for each class; those of the same form have the same scale."""
+class Series(NamedTuple):
+    """A number for each class, or for each batch of a stream, where it may be None."""
 
-    values: Sequence[float]
+    values: Sequence[Any]
     colour: str = REFERENCE_COLOUR
     form: str = "g"
+    """How class tables write the numbers; series of the same form have the same scale."""
 
 
-def class_table(caption: str, class_names: Sequence[str], columns: Mapping[str, Bars]) -> str:
+def class_table(caption: str, class_names: Sequence[str], columns: Mapping[str, Series]) -> str:
     """Classes down, and numbers over bars across; of many classes, those with the longest bars."""
     longest: dict[str, float] = {}
     for values, _, form in columns.values():
         longest[form] = max(longest.get(form, 1e-9), *values)
-    shares = [[value / longest[bars.form] for value in bars.values] for bars in columns.values()]
-    most = [max(of_class) for of_class in zip(*shares, strict=True)]
-    shown = sorted(sorted(range(len(most)), key=lambda k: -most[k])[:_MOST_CLASSES])
+    shares = [[value / longest[each.form] for value in each.values] for each in columns.values()]
+    longest_of = [max(of_class) for of_class in zip(*shares, strict=True)]
+    shown = sorted(sorted(range(len(longest_of)), key=lambda k: -longest_of[k])[:_MAX_CLASSES])
     rows = {
         class_names[k]: [
             f'<td class="bar" style="--colour: {colour}; --share: {share[k]:.0%}">{values[k]:{form}}</td>'
@@ -93,15 +94,8 @@ def class_table(caption: str, class_names: Sequence[str], columns: Mapping[str, 
     return table(caption, list(columns), rows)
 
 
-class Tile(NamedTuple):
-    """What is said of a picture."""
-
-    caption: str
-    is_marked: bool = False
-
-
 def sheet(name: str, images: NDArray[np.uint8]) -> str:
-    """Pictures (B, H, W, 3) that tiles of this name show: sent once, whatever is said of them afterwards."""
+    """Pictures (B, H, W, 3) that tiles of this name show: sent once, while captions change."""
     down = -(-len(images) // _ACROSS)
     canvas = Image.new("RGB", (_ACROSS * TILE, down * TILE))
     for index, image in enumerate(images):
@@ -115,34 +109,29 @@ def sheet(name: str, images: NDArray[np.uint8]) -> str:
     return f"<style>.{name} figure > div {{ background-image: url(data:image/webp;base64,{data}) }}</style>"
 
 
-def tiles(name: str, said: Iterable[Tile]) -> str:
-    """The pictures of the sheet of this name, each with its caption."""
+def tiles(name: str, captions: Iterable[tuple[str, bool]]) -> str:
+    """The pictures of the sheet of this name, each with its caption, and marked where that is True."""
     figures = []
-    for index, tile in enumerate(said):
+    for index, (caption, is_marked) in enumerate(captions):
         row, column = divmod(index, _ACROSS)
-        text = escape(tile.caption)
-        marked = ' class="marked"' if tile.is_marked else ""
+        text = escape(caption)
+        marked = ' class="marked"' if is_marked else ""
         place = f"background-position: {-column * TILE}px {-row * TILE}px"
         picture = f'<div role="img" aria-label="picture {index + 1}: {text}" style="{place}"></div>'
         figures.append(f"<figure{marked}>{picture}<figcaption>{text}</figcaption></figure>")
     return f'<div class="tiles {name}">{"".join(figures)}</div>'
 
 
-class Curve(NamedTuple):
-    """Numbers over the pictures of a stream; None where there is none."""
-
-    ys: Sequence[float | None]
-    colour: str
-
-
-def chart(title: str, xs: Sequence[float], curves: Mapping[str, Curve], form: str, changes: Mapping[float, str]) -> str:
+def chart(
+    title: str, xs: Sequence[float], curves: Mapping[str, Series], form: str, changes: Mapping[float, str]
+) -> str:
     """Curves from zero up, with their latest values in the legend.
 
     Args:
         form: of the numbers, as in `.0%`.
         changes: where something new begins, and its name.
     """
-    top = _round_number_above([y for curve in curves.values() for y in curve.ys if y is not None])
+    top = _round_number_above([y for curve in curves.values() for y in curve.values if y is not None])
     right = max(xs)
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -155,9 +144,9 @@ def chart(title: str, xs: Sequence[float], curves: Mapping[str, Curve], form: st
         drawn += [_rule(place(x, 0), place(x, top)), _text(name, place(x, 0), (3, -4 - 14 * (index % 3)))]
     drawn.append(_text(f"{right:,} pictures", place(right, 0), (0, 17), "end"))
     for curve in curves.values():
-        points = (place(x, y) for x, y in zip(xs, curve.ys, strict=True) if y is not None)
+        points = (place(x, y) for x, y in zip(xs, curve.values, strict=True) if y is not None)
         drawn.append(f'<polyline stroke="{curve.colour}" points="{" ".join(f"{x},{y}" for x, y in points)}"/>')
-    latest = {name: next(y for y in reversed(curve.ys) if y is not None) for name, curve in curves.items()}
+    latest = {name: next(y for y in reversed(curve.values) if y is not None) for name, curve in curves.items()}
     legend = "".join(
         f'<span class="key" style="--colour: {curves[name].colour}">{escape(name)} <b>{y:{form}}</b></span>'
         for name, y in latest.items()
@@ -169,9 +158,9 @@ def chart(title: str, xs: Sequence[float], curves: Mapping[str, Curve], form: st
 
 
 def _round_number_above(values: Sequence[float]) -> float:
-    most = max([*values, 1e-3])
-    power = 10.0 ** math.floor(math.log10(most))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= most)
+    highest = max([*values, 1e-3])
+    power = 10.0 ** math.floor(math.log10(highest))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= highest)
 
 
 def _rule(start: tuple[float, float], end: tuple[float, float]) -> str:

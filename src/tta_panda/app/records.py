@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tta_panda.app.batch import LABELS
+from tta_panda.app.drawing import Series, class_table
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.evaluation.store import RunStore
 from tta_panda.reporting.cells import ACCURACY, BIAS, CALIBRATION, LIKELIHOOD, Cell
 from tta_panda.reporting.comparison import Comparison, corruption_table, read_comparisons
+from tta_panda.reporting.figures import PANDA_COLOUR
 from tta_panda.reporting.tables import Column, Row, Table
 
 HEAT = "0, 114, 178"
 COLOURS = {"better": "0, 158, 115", "worse": "213, 94, 0"}
 
 
-@dataclass(frozen=True)
-class Folder:
-    """The records of a folder, setting by setting."""
+def read_comparisons_of(folder: str) -> dict[str, Comparison]:
+    """The records of a folder, by setting."""
+    _, comparisons = read_comparisons(RunStore(Path(folder).expanduser()))
+    return {each.title: each for each in comparisons}
 
-    comparisons: dict[str, Comparison]
-    _tables: dict[str, dict[str, Table]] = field(default_factory=dict)
 
-    @classmethod
-    def read(cls, path: str) -> Folder:
-        _, comparisons = read_comparisons(RunStore(Path(path).expanduser()))
-        return cls({each.title: each for each in comparisons})
+@lru_cache(maxsize=8)
+def tables_of(comparison: Comparison) -> dict[str, Table]:
+    """The tables of one setting by their titles: corruption by method first."""
+    by_corruption = [corruption_table(comparison, each) for each in (ACCURACY, BIAS, CALIBRATION, LIKELIHOOD)]
+    others = [table for table in comparison.tables() if table.rows_are != "corruption"]
+    return {table.title: table for table in (*by_corruption, *others)}
 
-    def tables(self, title: str) -> dict[str, Table]:
-        """The tables of one setting, made once, by their own titles: corruption by method first."""
-        if title not in self._tables:
-            comparison = self.comparisons[title]
-            by_corruption = [corruption_table(comparison, each) for each in (ACCURACY, BIAS, CALIBRATION, LIKELIHOOD)]
-            others = [table for table in comparison.tables() if table.rows_are != "corruption"]
-            self._tables[title] = {table.title: table for table in (*by_corruption, *others)}
-        return self._tables[title]
 
-    def records(self, title: str, corruption: str, label: str) -> list[RunRecord]:
-        """The records behind a cell, one for each seed."""
-        comparison = self.comparisons[title]
-        found = (method for method in comparison.methods if comparison.label(method) == label)
-        return [record for method in found for record in comparison.records(method, corruption)]
+def records_of(comparison: Comparison, corruption: str, label: str) -> list[RunRecord]:
+    """The records behind a cell, one for each seed."""
+    found = (method for method in comparison.methods if comparison.label(method) == label)
+    return [record for method in found for record in comparison.records(method, corruption)]
 
 
 def difference(table: Table, other: Table) -> Table:
@@ -81,7 +77,18 @@ def _style(column: Column, cell: Cell, table: Table, span: tuple[float, float]) 
     if column.is_delta:
         kind = column.kind(cell)
         return f"background-color: rgba({COLOURS[kind]}, 0.35)" if kind in COLOURS else ""
-    least, greatest = span
-    if table.rows_are != "corruption" or cell.value is None or greatest == least:
+    low, high = span
+    if table.rows_are != "corruption" or cell.value is None or high == low:
         return ""
-    return f"background-color: rgba({HEAT}, {0.6 * (cell.value - least) / (greatest - least):.2f})"
+    return f"background-color: rgba({HEAT}, {0.6 * (cell.value - low) / (high - low):.2f})"
+
+
+def record_classes(record: RunRecord, corruption: str) -> str:
+    """How often each class was predicted in a run, and how often it occurred."""
+    measured = record.by_corruption[corruption]
+    columns = {
+        record.config.method.name: Series(measured.predicted_counts, PANDA_COLOUR),
+        LABELS: Series(measured.label_counts),
+    }
+    title = f"{record.config.method.name} on {corruption}, seed {record.config.stream.seed}"
+    return class_table(title, record.class_names, columns)

@@ -11,11 +11,8 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tta_panda.app import drawing, tab_batch
-from tta_panda.app.pictures import embedded_data, shared_model
-from tta_panda.app.tab_records import add_records_tab
-from tta_panda.app.tab_stream import add_stream_tab
-from tta_panda.app.tab_video import add_video_tab
+from tta_panda.app import drawing, tabs
+from tta_panda.app.batch import embedded_data, shared_model
 from tta_panda.data import load_data
 from tta_panda.errors import InvalidInputError
 
@@ -30,15 +27,15 @@ POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
 def build_page(models: Sequence[str]) -> gr.Blocks:
     """The page with all its tabs."""
     with gr.Blocks(title="tta-panda explorer", analytics_enabled=False) as page:
-        gr.Markdown("# tta-panda explorer\nWhat negatives say of a model's bias, and what subtracting it changes.")
+        gr.Markdown("# tta-panda explorer\nWhat negatives reveal of a model's bias, and what subtracting it changes.")
         with gr.Tab("A batch"):
-            tab_batch.add_batch_tab(page, models)
+            tabs.add_batch_tab(page, models)
         with gr.Tab("A stream"):
-            add_stream_tab(models)
+            tabs.add_stream_tab(models)
         with gr.Tab("Results"):
-            add_records_tab()
+            tabs.add_records_tab()
         with gr.Tab("Camera or video"):
-            add_video_tab(models, load_data(embedded_data()[0]).class_names)
+            tabs.add_video_tab(models, load_data(embedded_data()[0]).class_names)
     return page
 
 
@@ -58,7 +55,7 @@ def serve(models: Sequence[str], host: str, port: int | None, *, open_browser: b
             inbrowser=open_browser,
             prevent_thread_lock=True,
             theme=_theme(),
-            css=drawing.CSS + tab_batch.CSS,
+            css=drawing.CSS + tabs.CSS,
             footer_links=[],
             quiet=True,
             ssr_mode=False,

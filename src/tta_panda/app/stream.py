@@ -1,24 +1,34 @@
-"""A stream played batch by batch, which the corruption may change on the way."""
+"""Streams: embedded data played batch by batch while the corruption may change, and frames of a video or a camera."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
+import cv2
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from tta_panda.app.batch import LABELS, metric_cells
+from tta_panda.app.drawing import Series, chart, class_table, table
 from tta_panda.data import CLEAN, load_data
 from tta_panda.data.corruptions import expand_corruptions
 from tta_panda.data.order import Order
 from tta_panda.data.stream import Stream
+from tta_panda.errors import DataError
 from tta_panda.evaluation.metrics import Scores, StreamMetrics
 from tta_panda.methods import create_method
-from tta_panda.methods.locking import one_at_a_time
+from tta_panda.methods.base import Method
 from tta_panda.models import Classifier
+from tta_panda.prediction.predict import Prediction, predict
+from tta_panda.reporting.cells import ACCURACY, BIAS
+from tta_panda.reporting.figures import COLOURS
 
 PLAIN, PANDA = "clip", "clip+panda"
 ORDERS = (
@@ -27,10 +37,14 @@ ORDERS = (
 )  # fmt: skip
 WINDOW = 5
 """Batches that the curves average over: few, so that they follow a change."""
+MAX_CHANGES = 6
+"""Domains that a chart names: the names of more would cover each other."""
+
+Frame = NDArray[np.uint8]  # (H, W, 3)
 
 
 class Setting(NamedTuple):
-    """What comes next in a stream."""
+    """What the next batches of a stream are."""
 
     data: str
     corruption: str = CLEAN
@@ -41,7 +55,7 @@ class Setting(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Where a stream stands after a batch; numbers are those of the last few batches, by method."""
+    """The end of a batch, with metrics of the last few batches by method."""
 
     pictures: int
     domain: str
@@ -60,56 +74,46 @@ class Player:
     """
 
     def __init__(self, classifier: Classifier, second: str):
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self.class_names = classifier.class_names
         self.methods = {name: create_method(name, classifier) for name in (PANDA, second)}
         self.names = (PLAIN, *self.methods)
-        self.reset()
-
-    @one_at_a_time
-    def reset(self) -> None:
-        """Begin anew: methods forget the stream, and curves start at zero."""
-        self._start_afresh()
         self.steps: list[Step] = []
         self.totals = self._new_metrics()
-        self.recent: deque[tuple[dict[str, Tensor], Tensor]] = deque(maxlen=WINDOW)
+        self._recent: deque[tuple[dict[str, Tensor], Tensor]] = deque(maxlen=WINDOW)
         self._setting: Setting | None = None
-
-    def _start_afresh(self) -> None:
-        for method in self.methods.values():
-            method.reset()
 
     def _new_metrics(self) -> dict[str, StreamMetrics]:
         return {name: StreamMetrics(len(self.class_names)) for name in self.names}
 
-    @one_at_a_time
     def step(self, setting: Setting) -> Step:
-        """Play the next batch; methods go on, or start afresh with a new domain, as the order says."""
-        if setting != self._setting:
-            self._setting, self._batches = setting, self._play(setting)
-        images, labels, domains = next(self._batches)
-        logits: dict[str, Tensor] = {}
-        logits[PANDA], logits[PLAIN] = self.methods[PANDA].adapt_beside_plain(images)
-        logits |= {name: method.adapt(images) for name, method in self.methods.items() if name != PANDA}
-        for name, metrics in self.totals.items():
-            metrics.update(Scores.of(logits[name].cpu(), labels))
-        self.recent.append((logits, labels))
-        recent = self.window()
-        self.steps.append(
-            Step(
-                self.totals[PLAIN].samples,
-                domains[-1],
-                {name: metrics.accuracy for name, metrics in recent.items()},
-                {name: metrics.bias for name, metrics in recent.items()},
-                {name: method.beta for name, method in self.methods.items() if method.beta is not None},
+        """Play the next batch; with a new domain, methods continue or are reset, as the order says."""
+        with self._lock:
+            if setting != self._setting:
+                self._setting, self._batches = setting, self._play(setting)
+            images, labels, domains = next(self._batches)
+            logits: dict[str, Tensor] = {}
+            logits[PANDA], logits[PLAIN] = self.methods[PANDA].adapt_beside_plain(images)
+            logits |= {name: method.adapt(images) for name, method in self.methods.items() if name != PANDA}
+            for name, metrics in self.totals.items():
+                metrics.update(Scores.of(logits[name].cpu(), labels))
+            self._recent.append((logits, labels))
+            recent = self.window()
+            self.steps.append(
+                Step(
+                    self.totals[PLAIN].samples,
+                    domains[-1],
+                    {name: metrics.accuracy for name, metrics in recent.items()},
+                    {name: metrics.bias for name, metrics in recent.items()},
+                    {name: method.beta for name, method in self.methods.items() if method.beta is not None},
+                )
             )
-        )
-        return self.steps[-1]
+            return self.steps[-1]
 
     def window(self) -> dict[str, StreamMetrics]:
         """Metrics of the last few batches, by method."""
         found = self._new_metrics()
-        for logits, labels in self.recent:
+        for logits, labels in self._recent:
             for name, metrics in found.items():
                 metrics.update(Scores.of(logits[name].cpu(), labels))
         return found
@@ -126,5 +130,69 @@ class Player:
                 yield from Stream(domains, batch_size, seed, order=order)
                 continue
             for name, visits in domains.items():
-                self._start_afresh()
+                for method in self.methods.values():
+                    method.reset()
                 yield from Stream({name: visits}, batch_size, seed, order=joined)
+
+
+def stream_charts(player: Player) -> str:
+    """Accuracy, bias and beta on the way, and the metrics of the methods."""
+    colours = dict(zip(player.names, COLOURS, strict=False))
+    steps, xs = player.steps, [step.pictures for step in player.steps]
+    changes = dict(_changes(steps)[-MAX_CHANGES:])
+
+    def curves(of: str) -> dict[str, Series]:
+        found = {name: [getattr(step, of).get(name) for step in steps] for name in player.names}
+        return {name: Series(ys, colours[name]) for name, ys in found.items() if any(y is not None for y in ys)}
+
+    charts = (
+        chart("Accuracy, last batches", xs, curves("accuracy"), ".0%", changes),
+        chart("Prediction bias (L1), last batches", xs, curves("bias"), ".2f", changes),
+        chart("β", xs, curves("beta"), ".2f", changes),
+    )
+    return f'<div class="charts">{"".join(charts)}</div>'
+
+
+def _changes(steps: Sequence[Step]) -> list[tuple[float, str]]:
+    """Where each domain begins."""
+    before: Sequence[Step | None] = [None, *steps[:-1]]
+    return [
+        (0.0 if last is None else last.pictures, step.domain.replace("_", " "))
+        for last, step in zip(before, steps, strict=True)
+        if last is None or last.domain != step.domain
+    ]
+
+
+def stream_classes(player: Player) -> str:
+    """Metrics of the methods on the whole stream, and the classes of the last batches."""
+    rows = {name: metric_cells(metrics) for name, metrics in player.totals.items()}
+    whole = table(f"All {player.steps[-1].pictures:,} pictures", [ACCURACY.short, BIAS.title], rows)
+    recent = player.window()
+    columns = {
+        name: Series(metrics.predicted.tolist(), colour)
+        for (name, metrics), colour in zip(recent.items(), COLOURS, strict=False)
+    }
+    columns[LABELS] = Series(next(iter(recent.values())).labels.tolist())
+    return whole + class_table("Predicted in the last batches", player.class_names, columns)
+
+
+def frames(path: Path, every: int) -> Iterator[tuple[float, Frame]]:
+    """Every n-th frame of a video file, with its position as a share of the video."""
+    capture = cv2.VideoCapture(str(path))
+    try:
+        if not capture.isOpened():
+            raise DataError(f"Cannot read the video {path.name}: it is not one, or its format is not known.")
+        total = max(1.0, capture.get(cv2.CAP_PROP_FRAME_COUNT))
+        index = 0
+        while capture.grab():
+            if index % every == 0 and (frame := capture.retrieve()[1]) is not None:
+                yield min(1.0, index / total), cv2.cvtColor(frame, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)
+            index += 1
+    finally:
+        capture.release()
+
+
+def predict_frame(method: Method, frame: Frame) -> Prediction:
+    """The prediction of a method for the next frame of its stream."""
+    [prediction] = predict(method, [frame], batch_size=1)
+    return prediction
