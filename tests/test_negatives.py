@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.panda import SAMPLERS, Panda, PandaDebiaser, apply_plan, sample_plan
-from tta_panda.panda.negatives import cut_grid
+from tta_panda.panda.negatives import PatchGrid
 
 batches = st.integers(1, 12)
 patch_sizes = st.integers(1, 9)
@@ -30,9 +30,9 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def patches_of(images: Tensor, patch_size: int) -> Tensor:
+def patches_of(images: Tensor, grid: PatchGrid) -> Tensor:
     """(B, P, C, p, p) by plain slicing."""
-    grid = cut_grid(images.shape[2], images.shape[3], patch_size)
+    patch_size = grid.patch_size
     cut = [
         images[:, :, grid.top + r * patch_size :, grid.left + c * patch_size :][:, :, :patch_size, :patch_size]
         for r in range(grid.rows)
@@ -49,8 +49,8 @@ def test_pool_uses_every_patch_of_the_batch_at_most_once(batch, height, width, p
     plan = sample_plan("pool", images, patch_size, count, generator(seed))
     negatives = apply_plan(images, plan)
     assert negatives.shape == (count, 3, height, width)
-    pool = {tuple(patch.flatten().tolist()) for patch in patches_of(images, patch_size).flatten(0, 1)}
-    used = [tuple(patch.flatten().tolist()) for patch in patches_of(negatives, patch_size).flatten(0, 1)]
+    pool = {tuple(patch.flatten().tolist()) for patch in patches_of(images, plan.grid).flatten(0, 1)}
+    used = [tuple(patch.flatten().tolist()) for patch in patches_of(negatives, plan.grid).flatten(0, 1)]
     assert set(used) <= pool
     assert len(set(used)) == len(used)
 
@@ -64,8 +64,8 @@ def test_every_sampler_takes_whole_patches_and_keeps_the_size(sampler, batch, he
     negatives = apply_plan(images, plan)
     assert negatives.shape[1:] == images.shape[1:]
     assert torch.equal(images, untouched)
-    pool = {tuple(patch.flatten().tolist()) for patch in patches_of(images, patch_size).flatten(0, 1)}
-    assert all(tuple(patch.flatten().tolist()) in pool for patch in patches_of(negatives, patch_size).flatten(0, 1))
+    pool = {tuple(patch.flatten().tolist()) for patch in patches_of(images, plan.grid).flatten(0, 1)}
+    assert all(tuple(patch.flatten().tolist()) in pool for patch in patches_of(negatives, plan.grid).flatten(0, 1))
     assert torch.isin(negatives, images).all()  # borders, too, hold nothing but the batch's own pixels
 
 
@@ -99,13 +99,15 @@ def test_a_single_image_is_never_its_own_negative(sampler):
         assert not torch.equal(negative, images)
 
 
-def test_same_cell_takes_its_border_from_the_base_image():
-    images = numbered(4, 10, 10)
+def test_same_cell_starts_at_the_top_left_and_takes_the_rest_from_the_base_image():
+    images = numbered(4, 10, 11)
     plan = sample_plan("same_cell", images, 4, 3, generator(0))
-    negatives = apply_plan(images, plan)
-    border = torch.ones(10, 10, dtype=torch.bool)
-    border[1:9, 1:9] = False
-    assert torch.equal(negatives[:, :, border], images[plan.border_image][:, :, border])
+    for negative, base, sources in zip(apply_plan(images, plan), plan.border_image, plan.source_image, strict=True):
+        expected = images[base].clone()
+        for cell, source in enumerate(sources):
+            row, column = 4 * (cell // 2), 4 * (cell % 2)
+            expected[:, row : row + 4, column : column + 4] = images[source, :, row : row + 4, column : column + 4]
+        assert torch.equal(negative, expected)
 
 
 def test_pool_mirrors_its_own_patches_into_the_border():

@@ -20,13 +20,14 @@ from tta_panda.errors import InvalidInputError, UnknownNameError
 
 
 class PatchGrid(NamedTuple):
-    """How an image is cut: `rows` x `columns` square patches, centred, and the border that is left over."""
+    """How an image is cut: `rows` x `columns` square patches, and a border around them."""
 
     patch_size: int
     rows: int
     columns: int
-    height: int
+    height: int  # of the image
     width: int
+    centred: bool = True  # False: the patches start at the top left
 
     @property
     def cells(self) -> int:
@@ -34,11 +35,11 @@ class PatchGrid(NamedTuple):
 
     @property
     def top(self) -> int:
-        return (self.height - self.rows * self.patch_size) // 2
+        return (self.height - self.rows * self.patch_size) // 2 if self.centred else 0
 
     @property
     def left(self) -> int:
-        return (self.width - self.columns * self.patch_size) // 2
+        return (self.width - self.columns * self.patch_size) // 2 if self.centred else 0
 
     @property
     def padding(self) -> tuple[int, int, int, int]:
@@ -88,9 +89,11 @@ def sample_pool(batch: int, grid: PatchGrid, count: int, generator: torch.Genera
 def sample_same_cell(batch: int, grid: PatchGrid, count: int, generator: torch.Generator) -> NegativePlan:
     """The authors' code: every cell keeps its place and is filled from images other than a base image.
 
+    The grid starts at the top left; the strips beside it, at the right and at the bottom, are those of the base image.
     With fewer than three images the others cannot be mixed, so the base takes part, and a single image has its cells
     shuffled. A negative never repeats an input as long as there are two cells to tell them apart.
     """
+    grid = grid._replace(centred=False)
     if batch == 1:
         return sample_within_image(batch, grid, count, generator)
     base = torch.randint(batch, (count, 1), generator=generator)
