@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import tta_panda
-from tta_panda.images import prepare_images
+from tta_panda.models.prepare import prepare_images
 
 
 class MyModel(nn.Module):

@@ -24,6 +24,7 @@ from tta_panda import CLIP, Panda, load_data, load_model
 from tta_panda.data.corruptions import CORRUPTIONS, corrupt_batch
 from tta_panda.data.glyphs import BENCHMARK_CLASSES, draw_glyphs, symbols
 from tta_panda.data.order import Order
+from tta_panda.data.stream import arrange
 from tta_panda.methods import create_method
 from tta_panda.methods.batch import Encoded
 from tta_panda.methods.features import undisturbed
@@ -59,10 +60,6 @@ KINDS = {
 }
 
 
-def arrange(labels: Indices, order: str, rng: Rng) -> Indices:
-    return Order.parse(order).arrange(labels, rng)
-
-
 def chop(order: Indices, size: int) -> Batches:
     return [order[start : start + size] for start in range(0, len(order), size)]
 
@@ -72,7 +69,7 @@ def streams(labels: Indices, domains: int, rng: Rng) -> Iterator[tuple[str, Batc
     size, every = len(labels), tuple(range(labels.max() + 1))
     for name, kind in KINDS.items():
         for domain in range(domains):
-            chosen = arrange(labels, kind.order, rng)[: kind.limit]
+            chosen = arrange(Order.parse(kind.order), labels, rng)[: kind.limit]
             yield name, chop(domain * size + chosen, kind.batch_size), every
     yield "continual", [part for d in range(domains) for part in chop(d * size + rng.permutation(size), 100)], every
     yield "mixed", chop(rng.permutation(domains * size)[: 3 * size], 100), every

@@ -12,8 +12,8 @@ from torch import nn
 
 from tta_panda import ZeroShotClassifier, check_model
 from tta_panda.errors import InvalidInputError, UnsupportedModelError
-from tta_panda.images import fit_images
 from tta_panda.methods import METHODS
+from tta_panda.models.prepare import fit_images
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "own_encoder.py"
 

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 
 from tta_panda import Panda, Tent, ZeroShotClassifier, load_model
 from tta_panda.errors import InvalidInputError, UnknownNameError
-from tta_panda.images import fit_images, prepare_images
 from tta_panda.models import devices
 from tta_panda.models.devices import check_precision, full_precision, resolve_device
+from tta_panda.models.prepare import fit_images, prepare_images
 
 TINY_NAMES = ["heart", "star", "anchor", "cloud"]
 

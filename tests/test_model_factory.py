@@ -20,7 +20,7 @@ SOURCE = """
     import timm
     import torch
     from torch import nn
-    from tta_panda.images import prepare_images
+    from tta_panda.models.prepare import prepare_images
 
     class Mine(nn.Module):
         name, image_size, negative_patch_size, logit_scale, text_encoder = "mine", 32, 8, 20.0, None

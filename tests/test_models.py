@@ -16,11 +16,11 @@ from torch import nn
 from tta_panda import ZeroShotClassifier, load_model, make_classifier
 from tta_panda.data.glyphs import VALIDATION_CLASSES
 from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning, UnknownNameError
-from tta_panda.images import fit_images
 from tta_panda.methods.adaptation import adaptable_copy
 from tta_panda.models import VisionLanguageModel, base
 from tta_panda.models.names import SOURCES, ModelName
 from tta_panda.models.openclip import tag_uses_quick_gelu
+from tta_panda.models.prepare import fit_images
 
 
 def test_mini_is_small_and_reads_symbols(mini, mini_classifier):

@@ -13,7 +13,8 @@ from PIL import Image
 
 from tta_panda import CLIP, DMN, Panda, Tent
 from tta_panda.errors import InvalidInputError, NumericalError
-from tta_panda.images import Framing, as_batch, fit_picture, read_image
+from tta_panda.images import Framing, fit_picture, read_image
+from tta_panda.models.prepare import as_batch
 
 RNG = np.random.default_rng(0)
 ARRAYS = [RNG.integers(256, size=(*size, 3), dtype=np.uint8) for size in ((32, 32), (40, 64), (90, 33), (20, 25))]

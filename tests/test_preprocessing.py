@@ -20,7 +20,8 @@ from tta_panda.data.dataset import ImageDataset
 from tta_panda.data.stream import Stream
 from tta_panda.errors import UnknownNameError
 from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
-from tta_panda.images import fit_images, fit_picture
+from tta_panda.images import fit_picture
+from tta_panda.models.prepare import fit_images
 
 Draw = Callable[[int, int, int], NDArray[np.uint8]]
 

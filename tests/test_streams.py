@@ -16,7 +16,8 @@ from test_results import rows_of
 from tta_panda import CLIP, Stream, Tent, evaluate, load_data
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.data.dataset import ImageDataset
-from tta_panda.data.order import ARRANGEMENTS, Order
+from tta_panda.data.order import Order
+from tta_panda.data.stream import arrange
 from tta_panda.errors import DataError, InvalidInputError, TtaPandaError
 from tta_panda.evaluation.record import Measurement, RunRecord
 from tta_panda.evaluation.store import RunStore
@@ -30,7 +31,7 @@ balanced = np.arange(1000) % 10
 
 
 def arranged(name: str, value: float | None, labels: np.ndarray, seed: int = 0) -> np.ndarray:
-    return ARRANGEMENTS[name].function(labels, value, np.random.default_rng(seed))
+    return arrange(Order(images=name, value=value), labels, np.random.default_rng(seed))
 
 
 def run_lengths(labels: np.ndarray) -> list[int]:

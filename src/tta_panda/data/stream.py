@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from tta_panda.data.order import Order
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.images import Framing
 
+Rng = np.random.Generator
 Batch = tuple[Any, ...]
 """(images, labels), or (images, labels, names of the images' domains)."""
 Domains = Mapping[str, Dataset | Sequence[Dataset]]
@@ -83,7 +84,7 @@ class Stream:
         """Places (N,) in `labels`, in the order of the stream. Unless they are mixed, each visit is as it is alone."""
         starts = [0] if self._order.domains == "mixed" else self._starts
         parts = np.split(self.labels, starts[1:])
-        arranged = [self._order.arrange(part, np.random.default_rng(self.seed)) for part in parts]
+        arranged = [arrange(self._order, part, np.random.default_rng(self.seed)) for part in parts]
         return np.concatenate([start + indices for start, indices in zip(starts, arranged, strict=True)])
 
     @functools.cached_property
@@ -118,3 +119,74 @@ class Stream:
         if not isinstance(self.dataset, Mapping):
             return pixels, labels
         return pixels, labels, [self.visits[visit][0] for visit in visits]
+
+
+def arrange(order: Order, labels: Labels, rng: Rng) -> Indices:
+    """Indices of the images of one domain, or of the pool of all, in an order.
+
+    Where classes are drawn, N images are: those of a class in random order, and again from the first when all are used.
+    """
+    if order.images == "sequential":
+        return np.arange(len(labels))
+    if order.images == "shuffled":
+        return rng.permutation(np.arange(len(labels)))
+    draw = {"correlated": _correlated, "imbalanced": _imbalanced, "label_shift": _label_shift}[order.images]
+    return draw(labels, cast(float, order.value), rng)
+
+
+def _correlated(labels: Labels, concentration: float, rng: Rng) -> Indices:
+    """Classes in runs, the longer the smaller the concentration.
+
+    Each class is spread by Dirichlet(concentration) over as many slots as there are classes. A slot that holds its
+    share of the images takes no more. Within a slot the classes follow each other. With 0, images are sorted by class.
+    """
+    pools = _pools(labels, rng)
+    rng.shuffle(pools)
+    if concentration == 0:
+        return np.concatenate(pools)
+    slots: list[list[Indices]] = [[] for _ in pools]
+    filled = np.zeros(len(slots))
+    for pool in pools:
+        is_open = (filled < len(labels) / len(slots)).astype(float)
+        shares = rng.dirichlet(np.full(len(slots), concentration)) * is_open
+        shares = shares if shares.sum() > 0 else is_open
+        cuts = (shares.cumsum()[:-1] / shares.sum() * len(pool)).round().astype(int)
+        parts = np.split(pool, cuts)
+        filled += [len(part) for part in parts]
+        for place in np.flatnonzero([len(part) for part in parts]):
+            slots[place].append(parts[place])
+    for slot in slots:
+        rng.shuffle(slot)
+    return np.concatenate([part for slot in slots for part in slot])
+
+
+def _imbalanced(labels: Labels, ratio: float, rng: Rng) -> Indices:
+    """A part of the stream for each class, in which it is drawn `ratio` times as often as any other class."""
+    pools = _pools(labels, rng)
+    count = len(pools)
+    favourite = rng.permutation(count)[np.arange(len(labels)) * count // len(labels)]  # (N,)
+    others = (favourite + 1 + rng.integers(max(1, count - 1), size=len(labels))) % count
+    is_favourite = rng.random(len(labels)) < 1 / (1 + (count - 1) / ratio)  # = ratio / (ratio + count - 1)
+    return _draw(pools, np.where(is_favourite, favourite, others))
+
+
+def _label_shift(labels: Labels, concentration: float, rng: Rng) -> Indices:
+    """Classes drawn with frequencies from Dirichlet(concentration), the same for the whole stream."""
+    pools = _pools(labels, rng)
+    one = np.eye(len(pools))[rng.integers(len(pools))]  # what concentration 0 means
+    frequencies = rng.dirichlet(np.full(len(pools), concentration)) if concentration else one
+    return _draw(pools, rng.choice(len(pools), len(labels), p=frequencies))
+
+
+def _pools(labels: Labels, rng: Rng) -> list[Indices]:
+    """The images of each class that occurs, in random order."""
+    return [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
+
+
+def _draw(pools: list[Indices], classes: Indices) -> Indices:
+    """Images of these classes (N,), each class's in turn."""
+    drawn = np.empty(len(classes), np.int64)
+    for index, pool in enumerate(pools):
+        places = np.flatnonzero(classes == index)
+        drawn[places] = pool[np.arange(len(places)) % len(pool)]
+    return drawn

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError, NumericalError
-from tta_panda.images import Images, as_batch
 from tta_panda.methods.batch import Batch, Encoded
 from tta_panda.methods.features import Features, undisturbed
 from tta_panda.methods.locking import one_at_a_time
@@ -22,6 +21,7 @@ from tta_panda.methods.passes import EncoderPasses
 from tta_panda.methods.signatures import HasOptions
 from tta_panda.methods.state import check_state, describe, on_device, write_state
 from tta_panda.models.base import Classifier, framing_of
+from tta_panda.models.prepare import Images, as_batch
 from tta_panda.panda import Beta, Debias
 from tta_panda.panda.negatives import SamplerName
 

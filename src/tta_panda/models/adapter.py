@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from tta_panda.errors import ModelLoadError
-from tta_panda.images import Framing, check_prepared, prepare_images
+from tta_panda.images import Framing
 from tta_panda.models.devices import AUTOCAST, Precision, full_precision
+from tta_panda.models.prepare import check_prepared, prepare_images
 
 PAPER_PATCH_SIZE = 32
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tta_panda.errors import InvalidInputError, UnknownNameError, UnsupportedModelError, missing_extra
-from tta_panda.images import check_prepared
+from tta_panda.models.prepare import check_prepared
 
 if TYPE_CHECKING:
     from tta_panda.models.base import ImageModel

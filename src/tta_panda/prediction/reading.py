@@ -26,10 +26,11 @@ from tta_panda.data.listing import find_images
 from tta_panda.data.source import published_classes
 from tta_panda.errors import BrokenImageError, InvalidInputError
 from tta_panda.escapes import path_text
-from tta_panda.images import AS_SHOWN, Decoding, Framing, as_batch, read_fitted
-from tta_panda.images import Picture as LoadedPicture
+from tta_panda.images import AS_SHOWN, Decoding, Framing, read_fitted
 from tta_panda.models.base import ImageModel
 from tta_panda.models.linear import LinearHeadModel
+from tta_panda.models.prepare import Picture as LoadedPicture
+from tta_panda.models.prepare import as_batch
 
 Picture = str | os.PathLike[str] | LoadedPicture
 """The path of a file, a Pillow image, an array (H, W, 3) of uint8, or a tensor (3, H, W)."""
