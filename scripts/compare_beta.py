@@ -26,8 +26,7 @@ from tta_panda.data.glyphs import BENCHMARK_CLASSES, draw_glyphs, symbols
 from tta_panda.data.order import Order
 from tta_panda.data.stream import arrange
 from tta_panda.methods import create_method
-from tta_panda.methods.batch import Encoded
-from tta_panda.methods.features import undisturbed
+from tta_panda.methods.features import Encoded, isolated
 from tta_panda.models import Classifier, make_classifier
 
 Indices = NDArray[np.int64]
@@ -86,7 +85,7 @@ class Images:
     def __init__(self, classifier: Classifier, domains: list[NDArray[np.uint8]]):
         self.classifier = classifier
         pixels = torch.from_numpy(np.concatenate(domains)).permute(0, 3, 1, 2)
-        with torch.no_grad(), undisturbed(classifier.model.device):
+        with torch.no_grad(), isolated(classifier.model.device):
             self.prepared = torch.cat([classifier.model.prepare(part) for part in pixels.split(100)])
             self.features = torch.cat([self._embed(part) for part in self.prepared.split(100)])
 

@@ -33,7 +33,7 @@ def main(path: str) -> None:
     images, labels = next(iter(Stream(load_data(DATA, CORRUPTION, 5), 100, seed=0)))
     plain, panda = CLIP(classifier), CLIP(classifier, debias=Panda())
     batch = panda.features.prepare(images)
-    encoded = panda.features.encode_frozen(batch)
+    encoded = panda.features.encode(batch)
     assert batch.negatives is not None and encoded.offset is not None
     predictions = {
         "CLIP": (plain.adapt_encoded(encoded).argmax(1), PLAIN_COLOUR),

@@ -59,6 +59,6 @@ class Faulty(FrozenMethod):
         super().__init__(classifier, **common)
         self.kind, self.folder, self.times = kind, folder, times
 
-    def _adapt_encoded(self, encoded):
+    def _adapt(self, encoded):
         fail(self.kind, Path(self.folder), self.times)
         return self.classify(encoded)

@@ -39,7 +39,7 @@ MAY_IMPORT = {
         "app",
     },
 }
-COMMON = {"allocator", "checks", "chunks", "errors", "escapes", "files", "images", "pickles", "progress", "registry"}
+COMMON = {"checks", "chunks", "errors", "escapes", "files", "images", "options", "pickles", "progress", "registry"}
 COMMON |= {"state", "executors", "ray_executor"}
 
 

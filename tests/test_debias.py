@@ -12,7 +12,7 @@ from tta_panda.data import load_data
 from tta_panda.errors import InvalidInputError
 from tta_panda.evaluation.loop import evaluate, run_stream
 from tta_panda.methods import create_method, list_methods
-from tta_panda.methods.batch import Encoded
+from tta_panda.methods.features import Encoded
 from tta_panda.panda import Centering, Evidence, Level, Panda, PandaDebiaser
 from tta_panda.panda.statistics import agreement
 
@@ -107,8 +107,8 @@ def test_the_offset_of_small_batches_is_a_running_mean():
 
 def test_between_refreshes_the_last_offset_is_used(tiny_classifier, images):
     method = CLIP(tiny_classifier, debias=Panda(beta=0.5, refresh_every=2))
-    first = method.features.encode_frozen(method.features.prepare(images[:40]))
-    second = method.features.encode_frozen(method.features.prepare(images[:40].flip(0)))
+    first = method.features.encode(method.features.prepare(images[:40]))
+    second = method.features.encode(method.features.prepare(images[:40].flip(0)))
     assert torch.equal(first.offset, second.offset)
     assert (first.negatives, second.negatives) == (4, 0)
 
@@ -264,7 +264,7 @@ def test_frozen_and_trained_methods_are_corrected_alike(debias, tiny_classifier,
 def test_a_level_is_added_to_logits_and_moves_no_feature(tiny_classifier):
     method = CLIP(tiny_classifier, debias=Level(gamma=0.5))
     encoded = Encoded(torch.nn.functional.normalize(torch.randn(9, 16), dim=1))
-    corrected = method.features.corrected(encoded)
+    corrected = method.features.correct(encoded)
     assert torch.equal(corrected.debiased, encoded.features)
     expected = tiny_classifier.logits(encoded.features) + corrected.bias
     torch.testing.assert_close(method.classify(corrected), expected)

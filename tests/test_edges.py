@@ -17,9 +17,9 @@ from torch import Tensor
 from tta_panda import BAT, DMN, ETA, SAR, TPS, TPT, DeYO, Panda, Zero, ZeroShotClassifier
 from tta_panda.errors import InvalidInputError
 from tta_panda.methods import METHODS
-from tta_panda.methods.batch import Encoded
 from tta_panda.methods.deyo import _permute_patches
-from tta_panda.methods.losses import by_confidence, entropy, likeliest, marginal_entropy
+from tta_panda.methods.features import Encoded
+from tta_panda.methods.losses import entropy, marginal_entropy, top_class
 from tta_panda.models.openclip import OpenClipModel
 
 BETAS = pytest.mark.parametrize("beta", [None, 0.5])
@@ -57,7 +57,7 @@ def test_nothing_passes_the_filter(cls, beta, protocol, tiny_classifier, images)
     for batch in images.split(16):
         assert method.adapt(batch).isfinite().all()
     assert same(weights(method), before)
-    assert not method.optimizer.state
+    assert not method.weights.optimizer.state
 
 
 @BETAS
@@ -130,7 +130,7 @@ def test_sar_starts_over_when_its_loss_collapses(tiny_classifier, images):
     method.adapt(images[:16])
     assert same(weights(method), before)
     assert method.mean_loss is None
-    assert not method.optimizer.state
+    assert not method.weights.optimizer.state
 
 
 def test_sar_puts_weights_back_before_it_steps(tiny_classifier, images):
@@ -138,7 +138,7 @@ def test_sar_puts_weights_back_before_it_steps(tiny_classifier, images):
     before = weights(method)
     method.adapt(images[:16])
     assert same(weights(method), before)
-    assert method.optimizer.state
+    assert method.weights.optimizer.state
 
 
 def test_sar_of_its_own_publication_leaves_the_last_blocks_alone(tiny_classifier, images):
@@ -344,7 +344,7 @@ def test_a_memory_budget_changes_nothing(prompts_per_pass, tiny_classifier, imag
 def test_more_steps_lower_the_entropy_that_is_minimised(mini_classifier, foggy):
     def marginal(method_class, steps):
         method = method_class(mini_classifier, steps=steps, lr=1e-2, views=8)
-        encoded = method.features.encode_frozen(method.features.prepare(foggy[:4]))
+        encoded = method.features.encode(method.features.prepare(foggy[:4]))
         # With one view, the plain one, what is minimised is the entropy of what is returned.
         return entropy(method.adapt_encoded(encoded._replace(views=encoded.views[:, :1]))).mean()
 
@@ -369,14 +369,14 @@ def test_half_precision_logits_keep_their_entropies():
 
 def test_the_likeliest_class_is_the_first_of_equals_for_any_shape():
     logits = torch.tensor([[[1.0, 3.0, 3.0], [2.0, -1.0, 0.0]], [[0.0, 0.0, 0.0], [-torch.inf, 5.0, 7.0]]])
-    assert likeliest(logits).tolist() == [[1, 0], [0, 2]]
-    assert likeliest(logits[0, 0]).item() == 1
-    assert likeliest(logits[:, 1:]).dtype == torch.int64
+    assert top_class(logits).tolist() == [[1, 0], [0, 2]]
+    assert top_class(logits[0, 0]).item() == 1
+    assert top_class(logits[:, 1:]).dtype == torch.int64
 
 
 def test_views_are_ranked_by_entropy():
     logits = torch.tensor([[[1.0, 0], [5, 0], [0, 0], [0, 3]]])
-    assert by_confidence(logits).tolist() == [[1, 3, 0, 2]]
+    assert entropy(logits).argsort(dim=1, stable=True).tolist() == [[1, 3, 0, 2]]
 
 
 # --- state ----------------------------------------------------------------------------------------------------------

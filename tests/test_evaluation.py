@@ -222,8 +222,8 @@ def test_an_interruption_loses_nothing_that_was_finished(tmp_path):
         make_runner(tmp_path).run(plan(METHODS), interrupt_tent)
     assert {record.config.method.name for record in store.records()} == {"clip", "clip+panda"}
     whole = run(plan(METHODS), tmp_path)
-    undisturbed = run(plan(METHODS), tmp_path / "other")
-    assert [without_time(record) for record in whole] == [without_time(record) for record in undisturbed]
+    isolated = run(plan(METHODS), tmp_path / "other")
+    assert [without_time(record) for record in whole] == [without_time(record) for record in isolated]
 
 
 def test_a_damaged_record_is_set_aside_and_made_again(tmp_path, caplog):
@@ -267,13 +267,13 @@ def test_a_run_that_diverges_is_reported_and_remembered(tmp_path):
 
 
 def test_one_that_diverges_takes_no_other_of_its_pass_with_it(tmp_path, monkeypatch, mini_classifier):
-    original = CLIP._adapt_encoded
+    original = CLIP._adapt
 
     def broken_with_panda(self, encoded):
         logits = original(self, encoded)
         return logits if self.features.debiaser is None else logits * float("nan")
 
-    monkeypatch.setattr(CLIP, "_adapt_encoded", broken_with_panda)
+    monkeypatch.setattr(CLIP, "_adapt", broken_with_panda)
     [record] = run(plan(["clip+panda", "clip"]), tmp_path)
     assert record.config.method.name == "clip" and record.samples == 50
     with pytest.raises(NumericalError, match="in batch 1: the method diverged"):

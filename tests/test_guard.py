@@ -6,25 +6,39 @@ import pytest
 import torch
 from records import plan, run
 
-from tta_panda import SAR, Mint, Panda, Tent
+from tta_panda import SAR, Level, Mint, Panda, Tent
 from tta_panda.methods import trained
-from tta_panda.methods.guard import MOST_DRIFT, add_batch, is_too_far, no_drift
 
 
-def test_drift_is_the_distance_of_mean_predictions_and_fades():
-    sure, other = torch.tensor([[99.0, 0.0]]).repeat(10, 1), torch.tensor([[0.0, 99.0]]).repeat(10, 1)
-    drift = add_batch(no_drift(2), sure, sure, images=40)
-    assert not is_too_far(drift)
-    drift = add_batch(drift, sure, other, images=40)
-    assert is_too_far(drift)
-    torch.testing.assert_close(drift, torch.tensor([10.0, -10.0, 10 + 10 * 0.5**0.8]))
+def test_drift_is_the_distance_of_mean_predictions_and_fades(mini_classifier, images):
+    method = Tent(mini_classifier, guard=True)
+    batch = method.features.prepare(images)
+    unadapted = method._unadapted_logits(batch, torch.arange(40))
+    assert not method._has_drifted(batch, unadapted)
+    method.drift = torch.zeros(11)
+    assert method._has_drifted(batch, unadapted[:, [1, 0, *range(2, 10)]] * 0)  # uniform, unlike the predictions
+    far = method.drift.clone()
     for _ in range(20):
-        drift = add_batch(drift, sure, sure, images=40)
-    assert not is_too_far(drift)
-    assert is_too_far(add_batch(no_drift(2), sure * float("nan"), sure, images=40))
-    swapped = add_batch(no_drift(2), torch.cat([sure, other]), torch.cat([other, sure]), images=40)
-    assert not is_too_far(swapped)  # other predictions, but none more frequent
-    assert 0 < MOST_DRIFT < 2
+        method._has_drifted(batch, unadapted)
+    torch.testing.assert_close(method.drift[:-1], far[:-1] * 0.5 ** (20 * 40 / 50), rtol=1e-3, atol=1e-5)
+    assert not method._has_drifted(batch, unadapted)
+    assert method._has_drifted(batch, unadapted * float("nan"))
+    assert 0 < trained.MAX_DRIFT < 2
+
+
+def test_an_error_while_the_unadapted_model_predicts_leaves_the_adapted_weights(mini_classifier, images, monkeypatch):
+    method = Tent(mini_classifier, guard=True)
+    method.adapt(images[:20])
+    batch = method.features.prepare(images)
+    before = method.weights.copy()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(method), "embed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        method._unadapted_logits(batch, torch.arange(4))
+    assert all(torch.equal(value, before[name]) for name, value in method.weights.copy().items())
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +70,7 @@ def test_the_guard_belongs_to_the_state(mini_classifier, images):
     other.load_state_dict(saved)
     assert torch.equal(other.adapt(images[20:]), expected) and other.restarts == method.restarts
     other.reset()
-    assert other.restarts == 0 and torch.equal(other.drift, no_drift(10))
+    assert other.restarts == 0 and torch.equal(other.drift, torch.zeros(11))
 
 
 @pytest.mark.parametrize(("debias", "size"), [(None, 20), (Panda(beta=0.5), 20), (Panda(beta=0.5), 4)])
@@ -74,16 +88,21 @@ def test_a_restart_forgets_what_the_method_remembers(mini_classifier, images):
     assert method.restarts and method.counts.sum() == 10  # of the last batch alone
 
 
+def test_a_restart_resets_the_debiaser(mini_classifier, images):
+    method = Tent(mini_classifier, debias=Level(gate=Panda()))
+    for batch in images.split(10):
+        method.adapt(batch)
+    method.restart()
+    assert method.gamma is None and method.beta is None and method.restarts == 1
+    state, draws = method.features.debiaser.state_dict(), method.features.source.generator.get_state()
+    method.reset()
+    fresh = method.features.debiaser.state_dict()
+    assert not torch.equal(draws, fresh["gate"].pop("generator"))  # negatives are drawn on
+    state["gate"].pop("generator")
+    assert str(state) == str(fresh)
+
+
 def test_sar_counts_its_own_recoveries(mini_classifier, images):
     method = SAR(mini_classifier, margin=1.0, reset_constant=10.0, skip_last_blocks=0)
     method.adapt(images[:10])
     assert method.restarts == 1
-
-
-def test_the_guard_holds_for_every_trained_method_by_name():
-    from tta_panda.methods import METHODS, MethodName
-    from tta_panda.methods.options import default_options
-
-    for name in METHODS:
-        is_trained = issubclass(METHODS.get(name), trained.TrainedMethod)
-        assert ("guard" in default_options(MethodName(name))) == is_trained

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from conftest import TINY, TINY_OPTIONS, make_tiny
 from torch import Tensor
 
-from tta_panda import BAT, CLIP, DMN, ETA, SAR, TPS, TPT, DeYO, Panda, Tent, Zero, ZeroShotClassifier
+from tta_panda import BAT, CLIP, DMN, SAR, TPS, TPT, DeYO, Panda, Tent, Zero, ZeroShotClassifier
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.methods import (
     METHODS,
@@ -29,20 +29,20 @@ from tta_panda.methods import (
     registered_targets,
 )
 from tta_panda.methods.base import FrozenMethod, Method
-from tta_panda.methods.batch import Encoded
-from tta_panda.methods.options import build_method, debias_options, default_options, parse_setting, resolve_options
+from tta_panda.methods.factory import build_method, debias_options, default_options, parse_setting, resolve_options
+from tta_panda.methods.features import Encoded
 from tta_panda.methods.presets import get_preset
-from tta_panda.methods.state import load_method, on_device
+from tta_panda.methods.state import load_method
 from tta_panda.methods.trained import TrainedMethod
 from tta_panda.models.openclip import OpenClipModel
 from tta_panda.panda import Centering, Debias, Level, apply_plan, sample_plan
 from tta_panda.registry import Registry
 
-WAYS = (None, Panda(beta=0.5), Panda())
-OTHER_WAYS = (Centering(), Centering(half_life=20.0), Level(), Level(gate=Panda()))
-PAIRS = [*itertools.product(METHODS.names(), WAYS), *itertools.product(("clip", "tent", "sar", "tps"), OTHER_WAYS)]
+WAYS = (None, Panda())
+OTHER_WAYS = (Panda(beta=0.5), Centering(half_life=20.0), Level(gate=Panda()))
+PAIRS = [*itertools.product(METHODS.names(), WAYS), *itertools.product(("clip", "tent"), OTHER_WAYS)]
 EVERY = [pytest.param(name, way, id=f"{name}-{way}") for name, way in PAIRS]
-"""Every method plain and with Panda, and one of each kind with all other ways to debias."""
+"""Every method plain and with Panda, and one of each kind with other ways to debias."""
 every_method = pytest.mark.parametrize(("name", "debias"), EVERY)
 
 
@@ -58,90 +58,73 @@ def parameters_of(method: Method) -> dict[str, Tensor]:
     return {k: p.detach().clone() for k, p in method.adapted.items()} if isinstance(method, TrainedMethod) else {}
 
 
-@every_method
-def test_logits_are_finite_float32_of_the_right_shape(name, debias, tiny_classifier, images):
-    method = make(name, debias, tiny_classifier)
-    for batch in stream(images):
-        logits = method.adapt(batch)
-        assert logits.shape == (len(batch), 4)
-        assert logits.dtype == torch.float32
-        assert logits.isfinite().all()
-        assert not logits.requires_grad
+def all_equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(value, second[key]) for key, value in first.items())
 
 
 @every_method
-def test_reset_brings_back_the_beginning_bit_by_bit(name, debias, tiny_classifier, images):
+def test_methods_adapt_reset_and_leave_everything_else_alone(name, debias, tiny_classifier, images):
+    untouched, text = images.clone(), tiny_classifier.class_embeddings.clone()
+    weights = {key: value.clone() for key, value in tiny_classifier.model.state_dict().items()}
     method = make(name, debias, tiny_classifier)
     initial = parameters_of(method)
     first = [method.adapt(batch) for batch in stream(images)]
+    for batch, logits in zip(stream(images), first, strict=True):
+        assert logits.shape == (len(batch), 4) and logits.dtype == torch.float32 and not logits.requires_grad
     after = parameters_of(method)
-    method.reset()
-    assert all(torch.equal(value, initial[key]) for key, value in parameters_of(method).items())
-    again = [method.adapt(batch) for batch in stream(images)]
-    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    assert all(torch.equal(value, after[key]) for key, value in parameters_of(method).items())
-
-
-@every_method
-def test_neither_inputs_nor_the_callers_model_change(name, debias, tiny_classifier, images):
-    untouched = images.clone()
-    weights = {key: value.clone() for key, value in tiny_classifier.model.state_dict().items()}
-    text = tiny_classifier.class_embeddings.clone()
-    method = make(name, debias, tiny_classifier)
-    for batch in stream(images):
-        method.adapt(batch)
-    assert torch.equal(images, untouched)
-    assert torch.equal(tiny_classifier.class_embeddings, text)
-    assert all(torch.equal(value, weights[key]) for key, value in tiny_classifier.model.state_dict().items())
+    assert not after or not all_equal(initial, after)
+    assert torch.equal(images, untouched) and torch.equal(tiny_classifier.class_embeddings, text)
+    assert all_equal(tiny_classifier.model.state_dict(), weights)
     assert not any(p.requires_grad for p in tiny_classifier.model.parameters())
+    method.reset()
+    assert all_equal(parameters_of(method), initial)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():  # of the caller: without effect
+        again = [method.adapt(batch) for batch in stream(images)]
+    assert all(map(torch.equal, first, again)) and all_equal(parameters_of(method), after)
 
 
 @every_method
-def test_only_normalisation_layers_of_the_image_encoder_are_trained(name, debias, tiny_classifier, images):
+def test_the_callers_inference_mode_does_not_matter(name, debias, tiny_classifier, images):
     method = make(name, debias, tiny_classifier)
-    if not isinstance(method, TrainedMethod):
-        pytest.skip("frozen")
+    expected = [method.adapt(batch) for batch in stream(images)[1:]]
+    with torch.inference_mode():
+        made_there = make(name, debias, ZeroShotClassifier(tiny_classifier.model, tiny_classifier.class_names))
+        got = [made_there.adapt(batch.clone()) for batch in stream(images)[1:]]
+    assert all(map(torch.equal, expected, got))
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if issubclass(METHODS.get(name), TrainedMethod)])
+def test_only_normalisation_layers_are_trained(name, tiny_classifier, images):
+    method = make(name, Panda(), tiny_classifier)
     adapted = {id(p) for p in method.adapted.values()}
     before = {key: p.detach().clone() for key, p in method.model.named_parameters()}
     for batch in stream(images):
         method.adapt(batch)
     changed = {key for key, p in method.model.named_parameters() if not torch.equal(p, before[key])}
-    assert changed
     assert changed <= {key for key, p in method.model.named_parameters() if id(p) in adapted}
     assert all(".ln_" in key for key in changed)
     image = 2 * (2 + 2 * 2)  # weight and bias of pre, post, and two in each of two blocks
     text = 2 * (1 + 2 * 2) if name == "bat" else 0
     assert len(method.adapted) == image + text
-    assert sum(".visual." in key for key in changed) <= image
+    assert 0 < sum(".visual." in key for key in changed) <= image
     assert sum(".visual." not in key for key in changed) <= text
 
 
-@every_method
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_the_callers_gradient_mode_does_not_matter(name, debias, mode, tiny_classifier, images):
-    method = make(name, debias, tiny_classifier)
-    expected = [method.adapt(batch) for batch in stream(images)]
-    with mode():
-        classifier = ZeroShotClassifier(tiny_classifier.model, tiny_classifier.class_names)
-        made_there = make(name, debias, classifier)
-        got = [made_there.adapt(batch.clone()) for batch in stream(images)]
-    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
-
-
-@every_method
 @pytest.mark.parametrize("size", [1, 2])
-def test_tiny_batches_finish(name, debias, size, tiny_classifier, images):
-    for sampler in ("pool", "same_cell", "within_image"):
-        method = make(name, debias and debias.drawn_by(sampler), tiny_classifier)
-        for start in range(0, 4 * size, size):
-            assert method.adapt(images[start : start + size]).isfinite().all()
+@pytest.mark.parametrize("name", METHODS.names())
+def test_tiny_batches_finish(name, size, tiny_classifier, images):
+    samplers = ("pool", "same_cell", "within_image") if name in ("clip", "tent", "deyo") else ("pool",)
+    for sampler in samplers:
+        method = make(name, Panda(sampler=sampler), tiny_classifier)
+        for start in range(0, 3 * size, size):
+            assert method.adapt(images[start : start + size]).shape == (size, 4)
 
 
 @pytest.mark.parametrize("name", METHODS.names())
 def test_beta_zero_is_the_plain_method_exactly(name, tiny_classifier, images):
     nothing = [Panda(beta=0.0), Centering(beta=0.0), Level(gamma=0.0, gate=Panda())]
     plain, *off = (make(name, debias, tiny_classifier) for debias in (None, *nothing))
-    for batch in stream(images):
+    for batch in stream(images)[1:]:
         expected = plain.adapt(batch)
         assert all(torch.equal(method.adapt(batch), expected) for method in off)
     assert all(method.passes == plain.passes for method in off)
@@ -159,16 +142,16 @@ def test_a_saved_state_goes_on_bit_by_bit(name, debias, tiny_classifier, images,
     other = load_method(tmp_path / "state.safetensors", classifier)
     assert (type(other), other.options, other.debias) == (type(method), method.options, method.debias)
     assert torch.equal(other.adapt(third), expected)
-    assert all(torch.equal(value, parameters_of(method)[key]) for key, value in parameters_of(other).items())
+    assert all_equal(parameters_of(method), parameters_of(other))
 
 
-@every_method
-def test_uint8_and_floats_and_other_sizes_are_taken(name, debias, tiny_classifier, images):
-    as_bytes = make(name, debias, tiny_classifier).adapt(images[:8])
-    as_floats = make(name, debias, tiny_classifier).adapt(images[:8].float() / 255)
+@pytest.mark.parametrize("name", ["clip", "tent", "zero"])
+def test_uint8_and_floats_and_other_sizes_are_taken(name, tiny_classifier, images):
+    as_bytes = make(name, Panda(), tiny_classifier).adapt(images[:8])
+    as_floats = make(name, Panda(), tiny_classifier).adapt(images[:8].float() / 255)
     torch.testing.assert_close(as_bytes, as_floats)
     larger = F.interpolate(images[:8].float() / 255, (48, 64), mode="nearest")
-    assert make(name, debias, tiny_classifier).adapt(larger).shape == (8, 4)
+    assert make(name, Panda(), tiny_classifier).adapt(larger).shape == (8, 4)
 
 
 @pytest.mark.parametrize(
@@ -190,10 +173,10 @@ def test_images_that_cannot_be_used_are_refused(wrong, message, tiny_classifier,
         Tent(tiny_classifier, debias=Panda()).adapt(wrong(images))
 
 
-@every_method
-def test_images_are_checked_and_prepared_once(name, debias, tiny_classifier, images, monkeypatch):
+@pytest.mark.parametrize("name", METHODS.names())
+def test_images_are_checked_and_prepared_once(name, tiny_classifier, images, monkeypatch):
     """Encoders get nothing but what `prepare` gave, or negatives and views of that size."""
-    method = make(name, debias, tiny_classifier)
+    method = make(name, Panda(), tiny_classifier)
     prepare, encode = OpenClipModel.prepare, OpenClipModel.encode_image
     prepared = []
 
@@ -219,7 +202,7 @@ def test_image_smaller_than_a_patch_is_refused_in_words(tiny_classifier, images)
 def test_frozen_methods_give_the_same_from_an_encoded_batch(tiny_classifier, images):
     direct, leader, follower = (CLIP(tiny_classifier, debias=Panda(beta=beta)) for beta in (0.5, 0.2, 0.5))
     for batch in stream(images):
-        encoded = leader.features.encode_frozen(leader.features.prepare(batch))
+        encoded = leader.features.encode(leader.features.prepare(batch))
         assert isinstance(follower, FrozenMethod)
         torch.testing.assert_close(follower.adapt_encoded(encoded), direct.adapt(batch))
 
@@ -277,13 +260,6 @@ def test_a_state_can_be_loaded_again_and_again(tiny_classifier, images):
     assert torch.equal(*logits)
 
 
-def test_declared_state_is_loaded_where_the_method_computes(tiny_classifier, images):
-    method = ETA(tiny_classifier, margin=1.0)
-    method.adapt(images[:8])
-    assert on_device(method.state_dict()["state"]["mean_prediction"], torch.device("meta")).device.type == "meta"
-    assert on_device(None, torch.device("meta")) is None
-
-
 def test_two_methods_on_one_model_do_not_disturb_each_other(tiny_classifier, images):
     alone = [Tent(tiny_classifier, lr=0.01).adapt(batch) for batch in stream(images)[:1]]
     first, second = Tent(tiny_classifier, lr=0.01), Tent(tiny_classifier, lr=0.05)
@@ -334,7 +310,7 @@ def test_options_have_defaults_types_and_suggestions(tiny_classifier):
     assert method.debias.average is False
     with pytest.raises(UnknownNameError, match="'beta'"):
         resolve_options(name, {"betta": 1})
-    with pytest.raises(InvalidInputError, match="lr must be a number, got 'fast'"):
+    with pytest.raises(InvalidInputError, match="lr must be a number >= 0, got 'fast'"):
         resolve_options(name, {"lr": "fast"})
     with pytest.raises(InvalidInputError, match="predict must be 'before' or 'after' or None, got 'never'"):
         resolve_options(name, {"predict": "never"})
@@ -375,7 +351,7 @@ def test_help_shows_constructors():
 
 def test_a_derived_default_overrides_that_of_the_base():
     trained = ["skip_last_blocks", "norm_statistics", "guard", "micro_batch"]
-    assert list(default_options(MethodName("tent"))) == ["lr", "predict", *trained, "protocol"]
+    assert list(default_options(MethodName("tent"))) == ["predict", "protocol", "lr", *trained]
     assert default_options(MethodName("eta"))["lr"] == 2.5e-4
     assert default_options(MethodName("sar"))["skip_last_blocks"] is None
     assert default_options(MethodName("tps")) == {
@@ -395,8 +371,8 @@ def test_arguments_that_cannot_be_used_are_refused_in_words(tiny, tiny_classifie
         (lambda: BAT(tiny), "adapt a classifier"),
         (lambda: create_method("tent", tiny), "adapt a classifier"),
         (lambda: Tent(tiny_classifier, debias=0.4), r"debias=Panda\(beta=0.4\)"),
-        (lambda: Tent(tiny_classifier, lr=None), "lr must be a number, got None"),
-        (lambda: Tent(tiny_classifier, lr="x"), "lr must be a number, got 'x'"),
+        (lambda: Tent(tiny_classifier, lr=None), "lr must be a number >= 0, got None"),
+        (lambda: Tent(tiny_classifier, lr="x"), "lr must be a number >= 0, got 'x'"),
         (lambda: Tent(tiny_classifier, lr=-1), "lr must be a number >= 0"),
         (lambda: Tent(tiny_classifier, lr=math.nan), "lr must be"),
         (lambda: Tent(tiny_classifier, predict="later"), "'before' or 'after'"),
@@ -404,7 +380,7 @@ def test_arguments_that_cannot_be_used_are_refused_in_words(tiny, tiny_classifie
         (lambda: SAR(tiny), "adapt a classifier"),
         (lambda: SAR(tiny_classifier, skip_last_blocks=2), r"2 block\(s\). Pass skip_last_blocks=1 or less"),
         (lambda: SAR(tiny_classifier, optimizer="sdg"), "'adam' or 'sgd'"),
-        (lambda: DeYO(tiny_classifier, grid=99), "grid must be a number from 2 to 32"),
+        (lambda: DeYO(tiny_classifier, grid=99), "grid must be at most 32"),
         (lambda: Zero(tiny_classifier, keep=1.5), "keep must be a number from 0 to 1"),
         (lambda: Zero(tiny_classifier, augmentation="crop"), "'augmix' or 'crops'"),
         (lambda: TPS(tiny_classifier, views=0), "views must be"),
@@ -453,7 +429,7 @@ def test_auto_sees_every_batch_once(name, protocol, tiny_classifier, images):
 
 def test_methods_that_share_an_encoded_batch_have_a_beta_each(tiny_classifier, images):
     methods = [CLIP(tiny_classifier, debias=Panda(beta=beta)) for beta in (0.2, 0.9, "auto")]
-    encoded = methods[0].features.encode_frozen(methods[0].features.prepare(images[:16]))
+    encoded = methods[0].features.encode(methods[0].features.prepare(images[:16]))
     for method in methods:
         expected = CLIP(tiny_classifier, debias=method.debias).adapt(images[:16])
         torch.testing.assert_close(method.adapt_encoded(encoded), expected)
@@ -473,15 +449,12 @@ def test_the_protocol_says_how_negatives_are_drawn(tiny_classifier):
 class Mine(TrainedMethod):
     """As a user would write one: its own options, and nothing about Panda, seeds or state."""
 
-    def __init__(self, classifier, *, lr: float = 0.01, power: int = 2, **common):
-        super().__init__(classifier, **common)
-        self.lr = lr
-        self.power = power
+    lr: float = 0.01
+    power: int = 2
 
     def _adapt(self, batch):
-        with torch.enable_grad():
-            logits = self.logits(batch)
-            self.step(-logits.softmax(dim=1).pow(self.power).sum(dim=1).mean())
+        logits = self.logits(batch)
+        self.step(-logits.softmax(dim=1).pow(self.power).sum(dim=1).mean())
         return logits
 
 
@@ -492,7 +465,7 @@ def test_a_method_of_ones_own_works_by_name(registered, tiny_classifier, images)
         "lr": 0.01,
         "power": 2,
         "skip_last_blocks": 0,
-        "norm_statistics": "batch",
+        "norm_statistics": None,
         "guard": False,
         "micro_batch": None,
         "protocol": "paper",
@@ -501,7 +474,7 @@ def test_a_method_of_ones_own_works_by_name(registered, tiny_classifier, images)
     assert method.options["power"] == 3
     before = method.adapt(images[:16])
     assert not torch.equal(method.adapt(images[:16]), before)
-    assert method.optimizer.param_groups[0]["lr"] == 0.01
+    assert method.weights.optimizer.param_groups[0]["lr"] == 0.01
     method.load_state_dict(method.state_dict())
     with pytest.raises(InvalidInputError, match=r"power must be a whole number, got 2.5"):
         create_method("mine", tiny_classifier, power=2.5)
@@ -530,31 +503,29 @@ def test_registrations_reach_other_processes_by_their_module(registered):
 
 def test_what_cannot_be_registered_says_why(registered, tiny_classifier):
     class Required(Mine):
-        def __init__(self, classifier, *, rate: float, **common):
-            super().__init__(classifier, **common)
-
-    class Closed(Mine):
-        def __init__(self, classifier, *, lr: float = 1.0):
-            super().__init__(classifier, lr=lr)
+        rate: float
 
     class Shared(TrainedMethod):
-        def __init__(self, classifier, *, ratio: float = 1.0, **common):
-            super().__init__(classifier, **common)
+        ratio: float = 1.0
+
+    with pytest.raises(InvalidInputError, match="Closed defines __init__"):
+
+        class Closed(Mine):
+            def __init__(self, classifier):
+                super().__init__(classifier)
 
     for name, method, message in (
         ("mine", Required, "option rate of Required has no default"),
-        ("mine", Closed, r"Closed does not take debias, protocol, seed.*\*\*common"),
         ("mine", Shared, "options that ways to debias have, too: ratio"),
         ("mine", dict, "derived from tta_panda.FrozenMethod or tta_panda.TrainedMethod"),
         ("tent", Mine, "registered already"),
-        ("Mine", Mine, "small letters"),
+        ("Mine", Mine, "lower case"),
         ("mine+panda", Mine, r"without '\+'"),
-        ("", Mine, "no name"),
+        ("", Mine, "not a name"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             register_method(name, method)
-    assert Required(tiny_classifier, rate=2.0).options["rate"] == 2.0  # they can be used all the same, without a name
-    assert Closed(tiny_classifier).lr == 1.0
+    assert Required(tiny_classifier, rate=2.0).options["rate"] == 2.0  # it can be used all the same, without a name
 
 
 def test_installed_packages_add_methods_by_entry_points(monkeypatch):
@@ -578,16 +549,3 @@ def test_methods_are_created_by_name_with_the_models_preset(tiny_classifier, mon
     assert method.debias == Panda(sampler="same_cell")
     assert list_methods("*+panda") == [f"{name}+panda" for name in METHODS]
     assert len(list_methods()) == 6 * len(list(METHODS))
-
-
-# --- the caller's surroundings --------------------------------------------------------------------------------------
-
-
-@every_method
-def test_autocast_of_the_caller_does_not_matter(name, debias, tiny_classifier, images):
-    method = make(name, debias, tiny_classifier)
-    expected = [method.adapt(batch) for batch in stream(images)]
-    method.reset()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        got = [method.adapt(batch) for batch in stream(images)]
-    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))

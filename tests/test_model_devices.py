@@ -48,7 +48,7 @@ def test_half_precision_is_for_the_encoders_only(precision, images):
         logits = method.adapt(images[:8])
         assert logits.dtype == torch.float32 and logits.isfinite().all()
         assert all(p.dtype == torch.float32 and p.requires_grad for p in method.adapted.values())
-        assert any((p != method._initial[name]).any() for name, p in method.adapted.items())
+        assert any((p != method.weights.initial[name]).any() for name, p in method.adapted.items())
         reference = Tent(ZeroShotClassifier(exact, TINY_NAMES), debias=debias).adapt(images[:8])
         assert (logits.softmax(dim=1) - reference.softmax(dim=1)).abs().max() < 0.1
 

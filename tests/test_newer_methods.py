@@ -16,12 +16,12 @@ from torch import Tensor
 from tta_panda import CLIP, Panda, Tent, ZeroShotClassifier
 from tta_panda.errors import InvalidInputError
 from tta_panda.methods import METHODS, parse_method
-from tta_panda.methods.batch import Encoded
+from tta_panda.methods.factory import default_options
+from tta_panda.methods.features import Encoded
 from tta_panda.methods.im import IM
 from tta_panda.methods.losses import marginal_entropy
 from tta_panda.methods.mint import Mint
 from tta_panda.methods.oga import OGA, _covariance, _whitened
-from tta_panda.methods.options import default_options
 from tta_panda.methods.stata import Gaussians, StatA
 from tta_panda.methods.tda import TDA
 
@@ -95,7 +95,7 @@ def test_nothing_is_confident(name, tiny_classifier, images):
     ("cls", "wrong"),
     [
         (TDA, {"slots": 0}),
-        (TDA, {"doubt_slots": 0}),
+        (TDA, {"negative_slots": 0}),
         (OGA, {"slots": 0}),
         (OGA, {"temperature": -1.0}),
         (StatA, {"neighbours": 0}),

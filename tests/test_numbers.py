@@ -19,8 +19,8 @@ from tta_panda.data.dataset import ImageDataset
 from tta_panda.errors import InvalidInputError
 from tta_panda.methods import METHODS, tent
 from tta_panda.methods.base import PROTOCOLS, Method
-from tta_panda.methods.episodes import EpisodicMethod
 from tta_panda.methods.trained import TrainedMethod
+from tta_panda.methods.views import EpisodicMethod
 from tta_panda.models.devices import Precision
 from tta_panda.models.openclip import OpenClipModel
 
@@ -78,14 +78,14 @@ def test_pictures_without_content(name, debias, tiny_classifier, images):
 
 @every_method
 def test_pixels_that_are_no_numbers_are_refused_and_leave_no_trace(name, debias, tiny_classifier, images):
-    method, undisturbed = (make(name, debias, tiny_classifier) for _ in range(2))
+    method, isolated = (make(name, debias, tiny_classifier) for _ in range(2))
     for batch in images[:8].split(4):
         for value in (math.nan, math.inf, -math.inf):
             broken = batch.float() / 255
             broken[2, 1, 3, 3] = value
             with pytest.raises(InvalidInputError, match=r"NaN or infinite values in image\(s\) \[2\] of the batch"):
                 method.adapt(broken)
-        assert torch.equal(method.adapt(batch), undisturbed.adapt(batch))
+        assert torch.equal(method.adapt(batch), isolated.adapt(batch))
 
 
 CLASSIFIERS: dict[str, Callable[[], ZeroShotClassifier]] = {

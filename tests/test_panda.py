@@ -10,8 +10,7 @@ import torch
 
 from tta_panda import CLIP
 from tta_panda.errors import InvalidInputError
-from tta_panda.methods.batch import Encoded
-from tta_panda.methods.features import Features
+from tta_panda.methods.features import Encoded, Features
 from tta_panda.panda import Negatives, Panda, theorem
 
 
@@ -23,7 +22,7 @@ def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:
 def split(classifier, raw, panda: Panda, count: int, assignment=None):
     """Embeddings and offset of features, the last `count` of which are of negatives."""
     features = Features(classifier, panda, seed=0)
-    return features.corrected(features.split(raw, Negatives(torch.zeros(count, 3, 4, 4), assignment)))
+    return features.correct(features.split(raw, Negatives(torch.zeros(count, 3, 4, 4), assignment)))
 
 
 def test_offset_is_the_mean_of_unit_negatives_and_is_not_normalised(tiny_classifier):

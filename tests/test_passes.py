@@ -13,7 +13,7 @@ from tta_panda.data import load_data
 from tta_panda.data.stream import Stream
 from tta_panda.evaluation.loop import run_stream
 from tta_panda.methods import create_method, list_methods, parse_method
-from tta_panda.methods.passes import EncoderPasses
+from tta_panda.methods.base import EncoderPasses
 
 B, M, K, V = 20, 2, 4, 8
 

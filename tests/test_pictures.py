@@ -91,7 +91,7 @@ def test_methods_can_be_copied_and_pickled_with_a_lock_of_their_own(tiny_classif
 def test_predictions_that_are_not_finite_are_an_error(value, tiny_classifier, images, monkeypatch):
     method = CLIP(tiny_classifier)
     method.adapt(images[:4])
-    monkeypatch.setattr(CLIP, "_adapt_encoded", lambda self, encoded: encoded.features * value)
+    monkeypatch.setattr(CLIP, "_adapt", lambda self, encoded: encoded.features * value)
     with pytest.raises(NumericalError, match=r"NaN or infinite in batch 2: .* smaller learning rate"):
         method.adapt(images[:4])
 

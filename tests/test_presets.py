@@ -9,7 +9,7 @@ from records import plan, run
 from tta_panda import ZeroShotClassifier
 from tta_panda.errors import UnknownNameError
 from tta_panda.methods import DEBIASES, METHODS, MethodName, parse_method
-from tta_panda.methods.options import build_method, debias_options, default_options, resolve_options
+from tta_panda.methods.factory import build_method, debias_options, default_options, resolve_options
 from tta_panda.methods.presets import PRESETS, get_preset
 
 EVERY = [MethodName(name, debias) for name in METHODS for debias in ("", *DEBIASES)]
@@ -44,7 +44,7 @@ MINI = {
     "zero": {"views": 10, "keep": 0.3, "augmentation": "augmix", "temperature": 0.0},
     "tps": {"lr": 1e-3, "steps": 1, "views": 10, "keep": 0.3, "augmentation": "augmix"},
     "bat": {"lr": 1e-3, "weight_decay": 0.01},
-    "tda": {"slots": 3, "alpha": 2.0, "sharpness": 5.0, "doubt_alpha": 1.0},
+    "tda": {"slots": 3, "alpha": 2.0, "sharpness": 5.0, "negative_alpha": 1.0},
     "oga": {"slots": 8, "temperature": 0.2},
     "stata": {"steps": 10, "alpha": 1.0},
     "mint": {"lr": 1.5e-2, "prior": 10_000.0},
@@ -77,7 +77,7 @@ def test_the_values_of_the_embedded_model(name):
         ("cifar10-c", "tps+panda", {"lr": 1e-2, "views": 64, "beta": 0.6}),
         ("imagenet-c", "tps", {"lr": 1e-3}),
         ("cifar100-c", "bat+panda", {"lr": 2e-4, "beta": 0.3}),
-        ("cifar10-c", "tda+panda", {"alpha": 2.0, "sharpness": 5.0, "doubt_alpha": 0.117, "beta": "auto"}),
+        ("cifar10-c", "tda+panda", {"alpha": 2.0, "sharpness": 5.0, "negative_alpha": 0.117, "beta": "auto"}),
         ("imagenet-c", "oga", {"slots": 8, "temperature": 0.05}),
         ("cifar100-c", "mint+panda", {"lr": 7e-3, "prior": 10_000.0, "beta": "auto"}),
         ("imagenet-c", "mint", {"lr": 1.5e-2}),

@@ -51,12 +51,12 @@ TDA = {
     "slots": 3,
     "alpha": 2.0,
     "sharpness": 5.0,
-    "doubt_slots": 2,
-    "doubt_alpha": 0.117,
-    "doubt_sharpness": 1.0,
-    "least_doubt": 0.67,
-    "most_doubt": 0.685,
-    "least_probability": 0.2,
+    "negative_slots": 2,
+    "negative_alpha": 0.117,
+    "negative_sharpness": 1.0,
+    "min_entropy": 0.67,
+    "max_entropy": 0.685,
+    "min_probability": 0.2,
 }
 
 # The tiny model's predictions are flat, entropies of 0.947 to 0.9996 times ln 4: hence margins just below 1.
@@ -101,7 +101,7 @@ OPTIONS: dict[str, dict[str, dict]] = {
         "one-view": {"lr": 1e-2, "views": 4, "keep": 0.1},
     },
     "bat": {"only": {"lr": 1e-2}},
-    "tda": {"own": TDA, "doubting": TDA | {"alpha": 0.5, "doubt_alpha": 0.8, "doubt_slots": 3}},
+    "tda": {"own": TDA, "doubting": TDA | {"alpha": 0.5, "negative_alpha": 0.8, "negative_slots": 3}},
     "oga": {
         "shrunk": {"slots": 8, "temperature": 0.05},
         "two-slots": {"slots": 2, "temperature": 1.0},  # no class has the three entries that a covariance needs

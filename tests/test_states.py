@@ -147,7 +147,7 @@ def test_a_state_that_cannot_be_written_leaves_the_old_file(method, saved):
 
 def test_methods_that_are_not_registered_load_into_an_object(tiny_classifier, images, tmp_path):
     class Mine(FrozenMethod):
-        def _adapt_encoded(self, encoded):
+        def _adapt(self, encoded):
             return self.classifier.logits(encoded.debiased)
 
     mine = Mine(tiny_classifier, debias=Panda())

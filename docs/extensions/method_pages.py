@@ -25,10 +25,9 @@ from torch import Tensor
 
 import tta_panda
 from tta_panda.methods import METHODS, parse_method
-from tta_panda.methods.base import Method
-from tta_panda.methods.passes import EncoderPasses
+from tta_panda.methods.base import EncoderPasses, Method
 from tta_panda.methods.presets import PRESETS, Preset
-from tta_panda.methods.signatures import declared_options
+from tta_panda.options import declared_options
 
 IMAGES, CLASSES = 10, 5
 """Of the batch whose encoder passes are counted. Panda adds one negative for ten images."""
@@ -68,7 +67,7 @@ class MethodOptions(SphinxDirective):
         body = [_remarks(cls), *_definitions(name, documented), _also(inherited)]
         declared = declared_options(cls)
         own = ["*", *(f"{key}={declared[key].default!r}" for key in documented)] if documented else []
-        signature = ", ".join(["classifier", *own, "**common"])
+        signature = ", ".join(["classifier", *own, "..."])
         text = [f"````{{py:class}} tta_panda.{cls.__name__}({signature})\n", *body, "````"]
         return self.parse_text_to_nodes("\n".join(text))
 
@@ -163,7 +162,7 @@ def _meanings(cls: type) -> dict[str, str]:
     """The arguments that a docstring explains."""
     arguments = inspect.cleandoc(cls.__doc__ or "").partition("Args:\n")[2]
     entries = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", arguments, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in entries if name != "common"}
+    return {name: " ".join(text.split()) for name, text in entries}
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -19,12 +19,12 @@ def run(
     slots: int,
     alpha: float,
     sharpness: float,
-    doubt_slots: int,
-    doubt_alpha: float,
-    doubt_sharpness: float,
-    least_doubt: float,
-    most_doubt: float,
-    least_probability: float,
+    negative_slots: int,
+    negative_alpha: float,
+    negative_sharpness: float,
+    min_entropy: float,
+    max_entropy: float,
+    min_probability: float,
     trace: list[dict] | None = None,
 ) -> list[Tensor]:
     t = text_embeddings(given)
@@ -43,16 +43,16 @@ def run(
                 p = torch.softmax(z, dim=0)
                 h, label = float(entropy(z)), int(z.argmax())
                 done = [put(positive[label], (h, key), slots)]
-                if least_doubt < h / math.log2(len(t)) < most_doubt:
-                    done.append(put(negative[label], (h, key, p), doubt_slots))
+                if min_entropy < h / math.log2(len(t)) < max_entropy:
+                    done.append(put(negative[label], (h, key, p), negative_slots))
                 note(trace, what=done)
                 answer = z.clone()
                 for k in range(len(t)):
                     for _, other in positive[k]:
                         answer[k] += alpha * torch.exp(-sharpness * (1 - key @ other))
                     for _, other, theirs in negative[k]:
-                        mask = (theirs > least_probability) & (theirs < 1)
-                        answer -= doubt_alpha * torch.exp(-doubt_sharpness * (1 - key @ other)) * mask
+                        mask = (theirs > min_probability) & (theirs < 1)
+                        answer -= negative_alpha * torch.exp(-negative_sharpness * (1 - key @ other)) * mask
                 answers.append(answer)
             outputs.append(torch.stack(answers))
     return outputs

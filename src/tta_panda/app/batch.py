@@ -169,7 +169,7 @@ class EncodedBatch:
         self._lock = threading.Lock()  # the slider may move on while an earlier beta is at work
         features = self._method.features
         batch = features.prepare(pictures.tensor)
-        self._encoded = features.encode_frozen(batch)
+        self._encoded = features.encode(batch)
         assert batch.negatives is not None and self._encoded.offset is not None
         self.negatives = batch.negatives.images.cpu()  # (M, 3, S, S), in [0, 1]
         self.resemblance: list[float] = classifier.logits(self._encoded.offset).softmax(dim=1).mean(dim=0).tolist()

@@ -24,7 +24,7 @@ from tta_panda.data.stream import Stream
 from tta_panda.errors import DataError
 from tta_panda.evaluation.metrics import Scores, StreamMetrics
 from tta_panda.methods import create_method
-from tta_panda.methods.base import Method
+from tta_panda.methods.base import Method, adapt_beside_plain
 from tta_panda.models import Classifier
 from tta_panda.prediction.predict import Prediction, predict
 from tta_panda.reporting.cells import ACCURACY, BIAS
@@ -93,7 +93,7 @@ class Player:
                 self._setting, self._batches = setting, self._play(setting)
             images, labels, domains = next(self._batches)
             logits: dict[str, Tensor] = {}
-            logits[PANDA], logits[PLAIN] = self.methods[PANDA].adapt_beside_plain(images)
+            logits[PANDA], logits[PLAIN] = adapt_beside_plain(self.methods[PANDA], images)
             logits |= {name: method.adapt(images) for name, method in self.methods.items() if name != PANDA}
             for name, metrics in self.totals.items():
                 metrics.update(Scores.of(logits[name].cpu(), labels))

@@ -9,7 +9,6 @@ import warnings
 import typer
 
 from tta_panda import __version__
-from tta_panda.allocator import keep_freed_memory
 from tta_panda.cli import bench, corrupt, data, doctor, explore, ls, plan, predict, report, reproduce, run
 from tta_panda.cli.common import say
 from tta_panda.cli.interruptions import InterruptibleGroup, catch_sigterm
@@ -61,7 +60,6 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # not every terminal or pipe can encode Δ
-    keep_freed_memory()
     catch_sigterm()
     try:
         with warnings.catch_warnings():

@@ -46,7 +46,7 @@ def _short(key: str, value: Any) -> Any:
 
 def _methods(pattern: str) -> Rows:
     from tta_panda.methods import DEBIASES, METHODS, list_methods, parse_method
-    from tta_panda.methods.options import debias_options, default_options
+    from tta_panda.methods.factory import debias_options, default_options
 
     names = list_methods() if "+" in pattern else list(METHODS)
     rows = [{"name": name, "options": default_options(parse_method(name))} for name in names]

@@ -136,7 +136,7 @@ def predict(
 
     from tta_panda.data.listing import read_lines
     from tta_panda.images import Decoding
-    from tta_panda.methods.options import parse_setting
+    from tta_panda.methods.factory import parse_setting
     from tta_panda.prediction.job import PredictionConfig, PredictionJob
 
     names = words(classes) if classes is not None else read_lines(classes_file) if classes_file else None

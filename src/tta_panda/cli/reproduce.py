@@ -81,7 +81,7 @@ class ReproduceOptions(
         from tta_panda.evaluation.plan import model_preset
         from tta_panda.experiments.paper import BACKBONES
         from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
-        from tta_panda.methods.options import parse_setting
+        from tta_panda.methods.factory import parse_setting
 
         settings = dict(parse_setting(text) for text in self.settings or [])
         beta = _checked_beta(settings.pop("beta", "paper" if named and named.name in BACKBONES else "auto"))

@@ -126,7 +126,7 @@ class RunOptions(CommonOptions, stream_options()):  # type: ignore[misc]
     def plan(self, methods: Sequence[str]) -> tuple[list[RunConfig], Sources]:
         """The runs that these options mean for some methods, and where their model and data are found."""
         from tta_panda.evaluation.plan import model_preset, plan_methods, plan_runs, plan_streams
-        from tta_panda.methods.options import parse_setting
+        from tta_panda.methods.factory import parse_setting
 
         named = self.named_preset()
         sources = self.sources(named)
@@ -167,7 +167,7 @@ def run_with_progress(runner: Runner, configs: Sequence[RunConfig]) -> Outcome:
         failed = [str(each.config) for each in outcome.failed.values() if each.message == reason]
         say(f"failed: {'; '.join(failed)}: {reason} The same command tries again.")
     if (cache := runner.evaluator.cache) is not None:
-        from tta_panda.methods.cache import folder_size
+        from tta_panda.methods.feature_cache import folder_size
 
         say(f"note: {cache} holds {decimal(folder_size(cache))} of features")
     return outcome

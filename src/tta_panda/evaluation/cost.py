@@ -22,7 +22,7 @@ from tta_panda.evaluation.config import EMBEDDED, MethodConfig, RunConfig, Strea
 from tta_panda.evaluation.loop import run_stream, shared_passes
 from tta_panda.evaluation.plan import Sources
 from tta_panda.methods.base import FrozenMethod, Method
-from tta_panda.methods.options import build_method
+from tta_panda.methods.factory import build_method
 from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
 from tta_panda.models.arithmetic import text_cost
 

@@ -20,8 +20,8 @@ from tta_panda.evaluation.outcome import Outcome
 from tta_panda.evaluation.plan import Sources
 from tta_panda.evaluation.record import FailedRun, RunRecord, describe_environment
 from tta_panda.methods.base import Method
-from tta_panda.methods.cache import FeatureCache
-from tta_panda.methods.options import build_method
+from tta_panda.methods.factory import build_method
+from tta_panda.methods.feature_cache import FeatureCache
 from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
 from tta_panda.models.base import framing_of
 from tta_panda.models.checkpoints import weights_hash

@@ -18,9 +18,8 @@ from tta_panda.errors import DataError, InvalidInputError, NumericalError, TtaPa
 from tta_panda.evaluation.memory import PeakMemory
 from tta_panda.evaluation.metrics import GroupedMetrics, Groups, Scores, StreamMetrics, group_images
 from tta_panda.evaluation.record import EvaluationResult, Measurement, PassesPerBatch, Tenth
-from tta_panda.methods.base import FrozenMethod, Method
-from tta_panda.methods.cache import FeatureCache
-from tta_panda.methods.passes import EncoderPasses
+from tta_panda.methods.base import EncoderPasses, FrozenMethod, Method
+from tta_panda.methods.feature_cache import FeatureCache
 from tta_panda.methods.sharing import SharedBatch, SharedFeatures
 
 Batches = Iterable[Sequence[Any]]

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import torch
 
-from tta_panda.allocator import give_back_freed_memory
-
 _STATUS, _REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -26,7 +24,6 @@ class PeakMemory:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         else:
-            give_back_freed_memory()
             with contextlib.suppress(OSError):
                 _REFERENCES.write_text("5")  # Linux: start the high-water mark of resident memory anew
 

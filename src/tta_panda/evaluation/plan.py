@@ -17,7 +17,7 @@ from tta_panda.data.source import DataSource
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.evaluation.config import ALL, MethodConfig, RunConfig, StreamConfig
 from tta_panda.methods import parse_method
-from tta_panda.methods.options import default_options, resolve_options
+from tta_panda.methods.factory import default_options, resolve_options
 from tta_panda.methods.presets import Preset, get_preset
 from tta_panda.models import TEMPLATES, model_source, recorded_name, weights_digest
 from tta_panda.models.devices import check_backend, check_precision

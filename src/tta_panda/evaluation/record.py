@@ -15,7 +15,7 @@ from tta_panda import __version__
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.metrics import StreamMetrics
 from tta_panda.executors import as_worker_error
-from tta_panda.methods.passes import EncoderPasses
+from tta_panda.methods.base import EncoderPasses
 
 
 class PassesPerBatch(BaseModel):

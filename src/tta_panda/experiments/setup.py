@@ -14,7 +14,7 @@ from tta_panda.evaluation.config import EMBEDDED, MethodConfig, RunConfig, Strea
 from tta_panda.evaluation.plan import Sources, model_preset, plan_methods, plan_streams
 from tta_panda.experiments.paper import BACKBONES
 from tta_panda.methods import MethodName, list_methods, parse_method
-from tta_panda.methods.options import default_options
+from tta_panda.methods.factory import default_options
 from tta_panda.methods.presets import Preset
 from tta_panda.models import canonical_name
 from tta_panda.panda import Beta as PandaBeta

@@ -24,7 +24,7 @@ METHODS: Registry[type[Method]] = Registry(
 
 DEBIASES = ("panda", "center", "running", "level", "panda+level")
 """What may follow a `+` in the name of a method: Panda, the mean of the batch or of the stream, the level of absent
-classes, and the level with Panda as its judge."""
+classes, and the level with Panda as its gate."""
 
 _ALIASES = {"cbc": "clip+center"}
 
@@ -83,13 +83,13 @@ def create_method(
         settings: options of the method, and of what debiases it.
     """
     from tta_panda.methods.base import check_classifier
-    from tta_panda.methods.options import build_method, resolve_options
+    from tta_panda.methods.factory import build_method, merge_options
     from tta_panda.methods.presets import get_preset
 
     check_classifier(classifier)
     parsed = parse_method(name)
     chosen = preset or getattr(classifier.model, "preset", None)
-    options = resolve_options(parsed, settings, preset=get_preset(chosen) if chosen else None, protocol=protocol)
+    options = merge_options(parsed, settings, preset=get_preset(chosen) if chosen else None, protocol=protocol)
     return build_method(parsed, classifier, options, seed)
 
 
@@ -99,17 +99,17 @@ def register_method(name: str, method: type[Method] | str) -> None:
     An installed package does the same with an entry point of the group `tta_panda.methods`.
 
     Args:
-        name: in small letters, without `+`, spaces or commas.
+        name: in lower case, without `+`, spaces or commas.
         method: the class, or the string `"module:Class"` that leads to it. Worker processes import it from its module,
             so a class that was defined in a script, a notebook or a function works in a single process only.
     """
     if not name or name != name.lower() or any(letter in "+," or letter.isspace() for letter in name):
-        raise InvalidInputError(f"{name!r} is no name for a method: use small letters, without '+', spaces or commas.")
+        raise InvalidInputError(f"{name!r} is not a name for a method: use lower case, without '+', spaces or commas.")
     if name in _ALIASES:
         raise InvalidInputError(f"{name!r} is another name of {_ALIASES[name]!r}; choose one of your own.")
     target: str | None = method if isinstance(method, str) else None
     if not isinstance(method, str):
-        from tta_panda.methods.options import check_method_class
+        from tta_panda.methods.factory import check_method_class
 
         check_method_class(method)
         if method.__module__ != "__main__" and "<locals>" not in method.__qualname__:

@@ -1,29 +1,27 @@
-"""What all methods share: the interface, and state that is declared once and reset, saved and loaded here only."""
+"""What all methods share: options, the interface, and declared state that is reset, saved and loaded here only."""
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError, NumericalError
-from tta_panda.methods.batch import Batch, Encoded
-from tta_panda.methods.features import Features, undisturbed
-from tta_panda.methods.locking import one_at_a_time
-from tta_panda.methods.passes import EncoderPasses
-from tta_panda.methods.signatures import HasOptions
-from tta_panda.methods.state import check_state, describe, on_device, write_state
-from tta_panda.models.base import Classifier, framing_of
-from tta_panda.models.prepare import Images, as_batch
+from tta_panda.methods.features import Encoded, Features, Views, encode_images, isolated
+from tta_panda.methods.state import check_state, describe, write_state
+from tta_panda.models.base import Classifier
+from tta_panda.models.prepare import Images
+from tta_panda.options import HasOptions
 from tta_panda.panda import Beta, Debias
 from tta_panda.panda.negatives import SamplerName
+from tta_panda.state import Stateful
 
 Protocol = Literal["paper", "reference"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
@@ -32,16 +30,44 @@ SAMPLER: dict[str, SamplerName] = {"paper": "pool", "reference": "same_cell"}
 """How each protocol draws negatives, unless Panda says otherwise."""
 
 
-class MethodOptions(TypedDict, total=False):
-    """The arguments of every method, which constructors hand on as `**common`."""
+@dataclass
+class EncoderPasses:
+    """Images and texts that a method encodes, counted separately where a gradient is computed.
 
-    debias: Debias | None
-    protocol: Protocol
-    seed: int
+    It is a measure of cost that does not depend on the machine.
+    """
+
+    batches: int = 0
+    images: int = 0
+    images_with_gradient: int = 0
+    texts: int = 0
+    texts_with_gradient: int = 0
+
+    def __sub__(self, earlier: EncoderPasses) -> EncoderPasses:
+        """What came after an earlier count."""
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(earlier), strict=True)
+        return EncoderPasses(*(now - then for now, then in pairs))
+
+    def count(self, kind: Literal["images", "texts"], number: int, with_gradient: bool) -> None:
+        """Add a pass over so many images or texts."""
+        field = f"{kind}_with_gradient" if with_gradient else kind
+        setattr(self, field, getattr(self, field) + number)
 
 
-class Method(HasOptions, ABC):
+@dataclass(frozen=True)
+class BatchSize:
+    """What the cost of one batch depends on, beside the options of a method."""
+
+    images: int  # B
+    negatives: int = 0  # M
+    classes: int = 2  # K
+    templates: int = 1  # prompts for each class
+
+
+class Method(HasOptions, Stateful, ABC):
     """Predicts batch after batch, and adapts to what it sees. Threads may share an object: one works at a time.
+
+    Options are annotated attributes with defaults. A method declares its own, and inherits those of its base classes.
 
     Args:
         classifier: the classifier to adapt. It is never changed: methods that train work on a copy.
@@ -51,29 +77,73 @@ class Method(HasOptions, ABC):
         seed: random seed of the method, its negatives and its views.
     """
 
+    arguments: ClassVar = ("classifier", "debias", "seed")
+    memory_options: ClassVar[tuple[str, ...]] = ()
+    """Options that bound memory and change no result, except for rounding."""
+
+    classifier: Classifier = dataclasses.field(kw_only=False)
+    debias: Debias | None = None
+    protocol: Protocol = "paper"
+    seed: int = 0
+
     restarts = 0
-    """How often weights that had gone astray were given up for earlier ones since the last reset."""
+    """How often the method has started over since the last reset, because its training diverged."""
     skipped_steps = 0
-    """Updates since the last reset that were left out, because the loss or a gradient was NaN or infinite."""
+    """Updates that were skipped since the last reset, because the loss or a gradient was NaN or infinite."""
 
-    def __init__(
-        self, classifier: Classifier, *, debias: Debias | None = None, protocol: Protocol = "paper", seed: int = 0
-    ):
-        check_classifier(classifier)
-        if debias is not None and not isinstance(debias, Debias):
-            raise InvalidInputError(
-                f"debias must be a Panda, Centering, Level or None, got {debias!r}; write debias=Panda(beta=0.4)."
-            )
+    def __post_init__(self) -> None:
+        check_classifier(self.classifier)
+        if self.debias is not None:
+            if not isinstance(self.debias, Debias):
+                raise InvalidInputError(
+                    f"debias must be a Panda, Centering, Level or None, got {self.debias!r}; write "
+                    "debias=Panda(beta=0.4)."
+                )
+            self.debias = self.debias.with_default_sampler(SAMPLER[self.protocol])
+        Stateful.__init__(self)
+        self.state_device = self.classifier.class_embeddings.device
         self._lock = threading.RLock()
-        self.classifier = classifier
-        self.protocol = protocol
-        self.features = Features(classifier, debias and debias.with_default_sampler(SAMPLER[protocol]), seed)
-        self._defaults: dict[str, Any] = {}
+        self.passes = EncoderPasses()
+        """What was encoded since the last reset."""
+        self.features: Features
+        self.add_state("features", Features(self.classifier, self.debias, self.seed, self._views()))
 
-    @property
-    def debias(self) -> Debias | None:
-        """How what the method works with is debiased, if at all."""
-        return None if self.features.debiaser is None else self.features.debiaser.settings
+    def _views(self) -> Views | None:
+        """The augmented views that the method wants of every image, if any."""
+        return None
+
+    @abstractmethod
+    def adapt(self, images: Images) -> Tensor:
+        """Logits (B, K), float32, for a batch of images; adapts to them.
+
+        Args:
+            images: (B, 3, H, W), floats in [0, 1] or uint8, or a list of pictures of any sizes: Pillow images, arrays
+                (H, W, 3) of uint8, tensors (3, H, W).
+
+        Raises:
+            NumericalError: where predictions become NaN or infinite.
+        """
+
+    @classmethod
+    @abstractmethod
+    def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
+        """What a method with these options encodes for one batch, at most: filters may skip images."""
+
+    def classify(self, encoded: Encoded, class_embeddings: Tensor | None = None) -> Tensor:
+        """Debiased logits (B, K) of an encoded batch; methods that adapt the class embeddings pass theirs (K, D)."""
+        logits = self.classifier.logits(encoded.debiased, class_embeddings)
+        return logits if encoded.correction.bias is None else logits + encoded.correction.bias
+
+    def _finished(self, logits: Tensor) -> Tensor:
+        """What `adapt` returns, checked."""
+        logits = logits.detach().float()
+        self.passes.batches += 1
+        if not (math.isfinite(logits.sum()) or logits.isfinite().all()):  # the sum is faster, but may overflow
+            raise NumericalError(
+                f"Predictions became NaN or infinite in batch {self.passes.batches}: the method diverged. A smaller "
+                "learning rate may help, as in lr=1e-4; reset() starts afresh."
+            )
+        return logits
 
     @property
     def beta(self) -> float | None:
@@ -86,12 +156,14 @@ class Method(HasOptions, ABC):
 
     @beta.setter
     def beta(self, beta: Beta) -> None:
-        if self.features.debiaser is None:
-            raise InvalidInputError(
-                f"This method has no beta to set to {beta!r}: it was made without Panda. Make it with "
-                f"debias=Panda(beta={beta!r})."
-            )
-        self.features.debiaser.set_beta(beta)
+        with self._lock:
+            if self.features.debiaser is None:
+                raise InvalidInputError(
+                    f"This method has no beta to set to {beta!r}: it was made without Panda. Make it with "
+                    f"debias=Panda(beta={beta!r})."
+                )
+            self.features.debiaser.set_beta(beta)
+            self.debias = self.features.debiaser.settings
 
     @property
     def gamma(self) -> float | None:
@@ -102,85 +174,17 @@ class Method(HasOptions, ABC):
     def follows_reference(self) -> bool:
         return self.protocol == "reference"
 
-    @property
-    def passes(self) -> EncoderPasses:
-        """What was encoded since the last reset."""
-        return self.features.passes
-
-    def classify(self, encoded: Encoded, class_embeddings: Tensor | None = None) -> Tensor:
-        """Debiased logits (B, K) of an encoded batch; methods that adapt the class embeddings pass theirs (K, D)."""
-        return self.classifier.logits(encoded.debiased, class_embeddings) + encoded.bias
-
-    def add_state(self, name: str, default: Any) -> None:
-        """Declare `self.<name>`: state that starts as `default`, is reset to it, and is part of `state_dict`."""
-        self._defaults[name] = default
-        self.reset_state(name)
-
-    def adapt(self, images: Images) -> Tensor:
-        """Logits (B, K), float32, for a batch of images; adapts to them.
-
-        Args:
-            images: (B, 3, H, W), floats in [0, 1] or uint8, or a list of pictures of any sizes: Pillow images, arrays
-                (H, W, 3) of uint8, tensors (3, H, W).
-
-        Raises:
-            NumericalError: where predictions become NaN or infinite.
-        """
-        return self._run(lambda: self._adapt_batch(self._prepare(images)))
-
-    @one_at_a_time
-    def adapt_beside_plain(self, images: Images) -> tuple[Tensor, Tensor]:
-        """`adapt`, and the logits (B, K) that the classifier gives without any adaptation or debiasing.
-
-        Methods that train the encoder need one more pass for these, which is not counted.
-        """
-        batch = self._prepare(images)
-        logits = self._run(lambda: self._adapt_batch(batch))
-        with torch.no_grad(), undisturbed(self.classifier.model.device):
-            features = self.classifier.embed(self.classifier.model.encode_image(batch.images))
-            return logits, self.classifier.logits(features).float()
-
-    def _prepare(self, images: Images) -> Batch:
-        return self.features.prepare(as_batch(images, framing_of(self.classifier.model)))
-
-    def _adapt_batch(self, batch: Batch) -> Tensor:
-        """`_adapt`, for classes that look after what it does."""
-        return self._adapt(batch)
-
-    @one_at_a_time
-    def _run(self, compute: Callable[[], Tensor]) -> Tensor:
-        with undisturbed(self.classifier.model.device):
-            logits = compute().detach().float()
-        self.passes.batches += 1
-        if not (math.isfinite(logits.sum()) or logits.isfinite().all()):  # the sum is faster, but may overflow
-            raise NumericalError(
-                f"Predictions became NaN or infinite in batch {self.passes.batches}: the method diverged. A smaller "
-                "learning rate may help, as in lr=1e-4; reset() starts afresh."
-            )
-        return logits
-
-    @abstractmethod
-    def _adapt(self, batch: Batch) -> Tensor:
-        """The method itself: free to use gradients, returns logits (B, K)."""
-
-    @one_at_a_time
     def reset(self) -> None:
         """Forget the stream: the next batch is treated as the first."""
-        for name in self._defaults:
-            self.reset_state(name)
-        self.features.reset()
+        with self._lock:
+            super().reset()
+            self.passes = EncoderPasses()
 
-    def reset_state(self, name: str) -> None:
-        """Set one declared state back to its default."""
-        setattr(self, name, _fresh(self._defaults[name]))
-
-    @one_at_a_time
     def state_dict(self) -> dict[str, Any]:
         """Everything that the stream has changed, as a copy, and what a method must be to go on from it."""
-        state = {name: getattr(self, name) for name in self._defaults}
-        return copy.deepcopy({"made_by": describe(self), "state": state, "features": self.features.state_dict()})
+        with self._lock:
+            return {"made_by": describe(self), "state": super().state_dict()}
 
-    @one_at_a_time
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where the method that gave this `state_dict` stood, on this method's device.
 
@@ -188,11 +192,9 @@ class Method(HasOptions, ABC):
             InvalidInputError: if that was another method, or one with other options, another Panda, other classes or
                 another model. The message says what differs, and nothing is loaded.
         """
-        check_state(state, self)
-        device = self.classifier.class_embeddings.device
-        for name, value in state["state"].items():
-            setattr(self, name, on_device(value, device))
-        self.features.load_state_dict(state["features"])
+        with self._lock:
+            check_state(state, self)
+            super().load_state_dict(state["state"])
 
     def save(self, path: str | Path) -> None:
         """Write the state to a file, whole or not at all; `tta_panda.load_method(path, classifier)` goes on from it."""
@@ -205,7 +207,7 @@ class Method(HasOptions, ABC):
         vars(self).update(state, _lock=threading.RLock())
 
     def __repr__(self) -> str:
-        shown = {**self.options, "debias": self.debias, "seed": self.features.seed}
+        shown = {**self.options, "debias": self.debias, "seed": self.seed}
         options = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"{type(self).__name__}({self.classifier!r}, {options})"
 
@@ -219,14 +221,6 @@ def check_classifier(classifier: object) -> None:
         )
 
 
-def _fresh(default: Any) -> Any:
-    """A copy that may change, even where the default was made in inference mode."""
-    if isinstance(default, dict):  # much faster than a deep copy, which takes tensors by way of their storages
-        return {name: _fresh(value) for name, value in default.items()}
-    with torch.inference_mode(False):
-        return default.clone() if isinstance(default, Tensor) else copy.deepcopy(default)
-
-
 class FrozenMethod(Method):
     """A method that leaves the image encoder alone, so that several of them can share one encoded batch."""
 
@@ -235,24 +229,36 @@ class FrozenMethod(Method):
         """What features are first compared with (K, D), also to decide corrections."""
         return self.classifier.class_embeddings
 
-    def _adapt(self, batch: Batch) -> Tensor:
-        return self._adapt_counted(self.features.encode_frozen(batch))
-
-    @one_at_a_time
-    def adapt_beside_plain(self, images: Images) -> tuple[Tensor, Tensor]:
-        with undisturbed(self.classifier.model.device):
-            encoded = self.features.encode_frozen(self._prepare(images))
-            plain = self.classifier.logits(encoded.features).float()
-        return self.adapt_encoded(encoded), plain
+    def adapt(self, images: Images) -> Tensor:
+        with self._lock, isolated(self.classifier.model.device):
+            return self.adapt_encoded(self.features.encode(self.features.prepare(images)))
 
     def adapt_encoded(self, encoded: Encoded) -> Tensor:
         """`adapt` for a batch that has been encoded already; its correction is decided here."""
-        return self._run(lambda: self._adapt_counted(encoded))
-
-    def _adapt_counted(self, encoded: Encoded) -> Tensor:
-        self.features.count_frozen(encoded)
-        return self._adapt_encoded(self.features.corrected(encoded, self.class_embeddings))
+        with self._lock, isolated(self.classifier.model.device), torch.no_grad():
+            views = 1 if encoded.views is None or self.features.views is None else encoded.views.shape[1]
+            negatives = 0 if self.features.source is None else encoded.negatives
+            self.passes.images += len(encoded.features) * views + negatives
+            return self._finished(self._adapt(self.features.correct(encoded, self.class_embeddings)))
 
     @abstractmethod
-    def _adapt_encoded(self, encoded: Encoded) -> Tensor:
-        """Logits (B, K) from embeddings."""
+    def _adapt(self, encoded: Encoded) -> Tensor:
+        """The method itself: logits (B, K) from embeddings, without gradient unless it asks for one."""
+
+    @classmethod
+    def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
+        return EncoderPasses(1, images=batch.images * options.get("views", 1) + batch.negatives)
+
+
+def adapt_beside_plain(method: Method, images: Images) -> tuple[Tensor, Tensor]:
+    """`method.adapt(images)`, and the logits (B, K) of the classifier without any adaptation or debiasing.
+
+    Methods that train the encoder need one more pass for these, which is not counted.
+    """
+    with method._lock, isolated(method.classifier.model.device), torch.no_grad():
+        batch = method.features.prepare(images)
+        if isinstance(method, FrozenMethod):
+            encoded = method.features.encode(batch)
+            return method.adapt_encoded(encoded), method.classifier.logits(encoded.features).float()
+        features = method.classifier.embed(encode_images(method.classifier.model, batch.images))
+        return method.adapt(images), method.classifier.logits(features).float()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Unpack, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tta_panda.checks import check_range
 from tta_panda.errors import UnsupportedModelError
-from tta_panda.methods.base import check_classifier
-from tta_panda.methods.batch import Batch, Encoded
+from tta_panda.methods.base import BatchSize, EncoderPasses
+from tta_panda.methods.features import Batch, Encoded
 from tta_panda.methods.losses import entropy
-from tta_panda.methods.trained import TrainedMethod, TrainedOptions
-from tta_panda.models.base import Classifier, VisionLanguageModel, ZeroShotClassifier
+from tta_panda.methods.trained import TrainedMethod
+from tta_panda.models.base import VisionLanguageModel, ZeroShotClassifier
+from tta_panda.options import NonNegative
 
 
 class BAT(TrainedMethod):
@@ -25,33 +25,29 @@ class BAT(TrainedMethod):
     Args:
         lr: learning rate of AdamW.
         weight_decay: of AdamW.
-        common: the arguments of every method that trains the encoder.
     """
 
     adapts_text = True
 
-    def __init__(
-        self, classifier: Classifier, *, lr: float = 1e-3, weight_decay: float = 0.01, **common: Unpack[TrainedOptions]
-    ):
-        check_classifier(classifier)
-        if not isinstance(classifier, ZeroShotClassifier):
-            raise UnsupportedModelError(f"BAT adapts a text encoder, too, which {classifier.model.name} does not have.")
-        super().__init__(classifier, lr=lr, **common)
-        check_range("weight_decay", weight_decay, 0)
-        self.prompts = classifier
-        self.weight_decay = weight_decay
+    weight_decay: NonNegative = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.classifier, ZeroShotClassifier):
+            name = self.classifier.model.name
+            raise UnsupportedModelError(f"BAT adapts a text encoder, too, which {name} does not have.")
+        self.prompts = self.classifier
 
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay)
 
     def _adapt(self, batch: Batch) -> Tensor:
-        with torch.enable_grad():
-            text = self.prompts.encode_prompts(cast(VisionLanguageModel, self.model))  # (K, D)
-            self.passes.count("texts", text, each=len(self.prompts.templates))
-            encoded = self.encode(batch, text)
-            logits = self.classify(encoded, text)
-            self.step(entropy(logits).mean() - self._agreement(encoded, text, logits.argmax(dim=1)))
-        if not (self.follows_reference and self.features.are_debiased):
+        text = self.prompts.encode_prompts(cast(VisionLanguageModel, self.model))  # (K, D)
+        self.passes.count("texts", len(text) * len(self.prompts.templates), text.requires_grad)
+        encoded = self.encode(batch, text)
+        logits = self.classify(encoded, text)
+        self.step(entropy(logits).mean() - self._agreement(encoded, text, logits.argmax(dim=1)))
+        if not (self.follows_reference and self.features.active is not None):
             return logits
         with torch.no_grad():  # the authors' code predicts anew, but with the text features of before
             return self.classify(self.encode(batch), text)
@@ -68,3 +64,11 @@ class BAT(TrainedMethod):
         unit = F.normalize(means, dim=1)
         separation = (1 - unit @ unit.T).triu(diagonal=1).sum() * 2  # over ordered pairs
         return alignment + separation
+
+    @classmethod
+    def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
+        passes = super().expected_passes(batch, options)
+        passes.texts_with_gradient = batch.classes * batch.templates
+        if options["protocol"] == "reference" and batch.negatives:
+            passes.images += batch.images + batch.negatives
+        return passes

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from tta_panda.methods.base import FrozenMethod
-from tta_panda.methods.batch import Encoded
+from tta_panda.methods.features import Encoded
 
 
 class CLIP(FrozenMethod):
     """Cosine similarity to the class names' embeddings; nothing adapts but what `debias` brings."""
 
-    def _adapt_encoded(self, encoded: Encoded) -> Tensor:
+    def _adapt(self, encoded: Encoded) -> Tensor:
         return self.classify(encoded)

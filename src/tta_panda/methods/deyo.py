@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, Unpack
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from tta_panda.checks import check_range
-from tta_panda.methods.batch import Batch, Encoded
+from tta_panda.errors import InvalidInputError
+from tta_panda.methods.base import BatchSize, EncoderPasses
+from tta_panda.methods.features import Batch, Encoded
 from tta_panda.methods.losses import entropy
-from tta_panda.methods.trained import TrainedMethod, TrainedOptions
-from tta_panda.models.base import Classifier
+from tta_panda.methods.trained import TrainedMethod
+from tta_panda.options import NonNegative
 from tta_panda.panda import Panda
 from tta_panda.panda.negatives import PatchGrid, apply_plan, sample_within_image
 
@@ -34,55 +36,46 @@ class DeYO(TrainedMethod):
         destroy: how shape is destroyed: `"patches"` of a grid permuted, `"occlusion"` of the centre, all `"pixels"`
             permuted, or `"none"`: no second filter and no weight from it.
         grid: cells per side of the patches. Where the side is no multiple of it, a margin mirrors the cells beside it.
-        common: the arguments of every method that trains the encoder.
     """
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        *,
-        lr: float = 2.5e-4,
-        filter_margin: float | None = None,
-        weight_margin: float = 0.4,
-        plpd_threshold: float = 0.2,
-        entropy_weight: float = 1.0,
-        plpd_weight: float = 1.0,
-        destroy: Destruction = "patches",
-        grid: int = 4,
-        **common: Unpack[TrainedOptions],
-    ):
-        super().__init__(classifier, lr=lr, **common)
-        largest_entropy = math.log(len(classifier.class_names))
-        self.filter_margin = 0.5 * largest_entropy if filter_margin is None else filter_margin
-        check_range("filter_margin", self.filter_margin, 0)
-        check_range("plpd_threshold", plpd_threshold, -1, 1)
-        check_range("grid", grid, 2, classifier.model.image_size)
-        self.weight_margin = weight_margin * largest_entropy
-        self.plpd_threshold = plpd_threshold
-        self.entropy_weight = entropy_weight
-        self.plpd_weight = plpd_weight
-        self.destroy = destroy
-        self.grid = grid
-        self.generator_state: Tensor
-        self.add_state("generator_state", torch.Generator().manual_seed(self.features.seed).get_state())
+    lr: NonNegative = 2.5e-4
+    filter_margin: NonNegative | None = None
+    weight_margin: float = 0.4
+    plpd_threshold: Annotated[float, Field(ge=-1, le=1)] = 0.2
+    entropy_weight: float = 1.0
+    plpd_weight: float = 1.0
+    destroy: Destruction = "patches"
+    grid: Annotated[int, Field(ge=2)] = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.grid > self.classifier.model.image_size:
+            raise InvalidInputError(
+                f"grid must be at most {self.classifier.model.image_size}, the side of the images, got {self.grid}."
+            )
+        largest_entropy = math.log(len(self.classifier.class_names))
+        self.max_entropy = 0.5 * largest_entropy if self.filter_margin is None else self.filter_margin
+        self.reference_entropy = self.weight_margin * largest_entropy
+        self.generator: torch.Generator
+        self.add_state("generator", torch.Generator().manual_seed(self.seed))
 
     def _adapt(self, batch: Batch) -> Tensor:
-        against_negatives = self.follows_reference and self.features.are_debiased and isinstance(self.debias, Panda)
-        with torch.enable_grad():
-            encoded = self.embed(batch.images) if against_negatives else self.encode(batch)
-            logits = self.classify(encoded)
-            confident = (entropy(logits.detach()) < self.filter_margin).nonzero()[:, 0]
-            if len(confident):
-                if against_negatives:
-                    self._learn(*self._against_negatives(batch, encoded, confident))
-                else:
-                    self._learn(logits[confident], self._without_shape(batch, encoded, confident))
+        active = self.features.active
+        against_negatives = self.follows_reference and active is not None and isinstance(self.debias, Panda)
+        encoded = self.embed(batch.images) if against_negatives else self.encode(batch)
+        logits = self.classify(encoded)
+        confident = (entropy(logits.detach()) < self.max_entropy).nonzero()[:, 0]
+        if len(confident):
+            if against_negatives:
+                self._learn(*self._against_negatives(batch, encoded, confident))
+            else:
+                self._learn(logits[confident], self._without_shape(batch, encoded, confident))
         return logits
 
     def _learn(self, logits: Tensor, destroyed: Tensor | None) -> None:
         """One step from logits (n, K) of confident images, and their probabilities (n, K) with the shape destroyed."""
         entropies = entropy(logits)
-        weights = self.entropy_weight * (self.weight_margin - entropies).exp()
+        weights = self.entropy_weight * (self.reference_entropy - entropies).exp()
         kept = torch.ones_like(entropies, dtype=torch.bool)
         if destroyed is not None:
             label = logits.argmax(dim=1, keepdim=True)
@@ -97,7 +90,7 @@ class DeYO(TrainedMethod):
     def _without_shape(self, batch: Batch, encoded: Encoded, confident: Tensor) -> Tensor | None:
         if self.destroy == "none":
             return None
-        destroyed = self.embed(self._destroy(batch.images[confident]))
+        destroyed = self.embed(_DESTRUCTIONS[self.destroy](batch.images[confident], self.grid, self.generator))
         # The correction is the batch's: what was destroyed is still seen through the same corruption.
         corrected = encoded.select(confident)._replace(features=destroyed.features)
         return self.classify(corrected).softmax(dim=-1)
@@ -111,16 +104,18 @@ class DeYO(TrainedMethod):
             if len(negatives.images):  # a single image of a single patch has none
                 embedded = self.embed(negatives.images).features
                 destroyed = self.classifier.logits(embedded).mean(dim=0, keepdim=True).softmax(dim=-1)
-        logits = self.classify(self.features.corrected(self.features.with_offset(encoded, negatives, embedded)))
+        logits = self.classify(self.features.correct(self.features.with_offset(encoded, negatives, embedded)))
         return logits, None if destroyed is None else destroyed.expand_as(logits)
 
-    def _destroy(self, images: Tensor) -> Tensor:
-        """x' (n, C, H, W)."""
-        generator = torch.Generator()
-        generator.set_state(self.generator_state.cpu())
-        destroyed = _DESTRUCTIONS[self.destroy](images, self.grid, generator)
-        self.generator_state = generator.get_state()
-        return destroyed
+    @classmethod
+    def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
+        passes = super().expected_passes(batch, options)
+        if options["protocol"] == "reference" and batch.negatives:
+            passes.images += batch.negatives  # without gradient there
+            passes.images_with_gradient -= batch.negatives
+        elif options["destroy"] != "none":
+            passes.images += batch.images
+        return passes
 
 
 def _permute_patches(images: Tensor, grid: int, generator: torch.Generator) -> Tensor:

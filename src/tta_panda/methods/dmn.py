@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tta_panda.checks import check_range
 from tta_panda.chunks import in_chunks
-from tta_panda.methods.base import FrozenMethod, MethodOptions
-from tta_panda.methods.batch import Encoded
-from tta_panda.methods.losses import entropy_of, likeliest
-from tta_panda.methods.memory import Entries, Stay, empty_memory, offer
-from tta_panda.models.base import Classifier
+from tta_panda.methods.base import FrozenMethod
+from tta_panda.methods.features import Encoded
+from tta_panda.methods.image_cache import CacheUpdate, Entries, empty_cache, update_cache
+from tta_panda.methods.losses import entropy_of, top_class
+from tta_panda.options import Count, NonNegative
 
 FLOATS_PER_PASS = 2**22
 """How many numbers the classes that are read at a time give: 16 MB."""
@@ -35,41 +33,30 @@ class DMN(FrozenMethod):
         slots: images that a class can remember; the least certain one makes room.
         alpha: weight of the memory's prediction beside the text's.
         sharpness: of the attention to what is remembered.
-        common: the arguments of every method.
     """
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        *,
-        slots: int = 50,
-        alpha: float = 0.3,
-        sharpness: float = 5.5,
-        **common: Unpack[MethodOptions],
-    ):
-        super().__init__(classifier, **common)
-        check_range("slots", slots, 1)
-        check_range("alpha", alpha, 0)
-        check_range("sharpness", sharpness, 0)
-        self.slots = slots
-        self.alpha = alpha
-        self.sharpness = sharpness
-        self._lengths = classifier.logit_scale * classifier.class_embeddings.norm(dim=-1)  # (K,), as logits have them
+    slots: Count = 50
+    alpha: NonNegative = 0.3
+    sharpness: NonNegative = 5.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        norms = self.classifier.class_embeddings.norm(dim=-1)
+        self._lengths = self.classifier.logit_scale * norms  # (K,), as logits have them
         self.memory: Entries
         self.add_state("memory", self._texts())
 
-    @torch.no_grad()
-    def _adapt_encoded(self, encoded: Encoded) -> Tensor:
+    def _adapt(self, encoded: Encoded) -> Tensor:
         by_text = self.classify(encoded).log_softmax(dim=-1)  # (B, K)
         # The authors' code remembers what is biased, and asks with it.
         queries = self.classifier.embed(encoded.features if self.follows_reference else encoded.debiased)
         lengths = queries.norm(dim=-1, keepdim=True)  # (B, 1)
         directions = queries / lengths.clamp_min(1e-12)
-        seen = {"features": directions, "labels": likeliest(by_text), "entropies": entropy_of(by_text)}
+        seen = {"features": directions, "labels": top_class(by_text), "entropies": entropy_of(by_text)}
         # The text has a slot of its own, except in the authors' code.
-        stay = offer(self.memory, seen, self.slots + (not self.follows_reference))
-        cosines = self._recall(directions, stay)
-        self.memory = stay.settle()
+        update = update_cache(self.memory, seen, self.slots + (not self.follows_reference))
+        cosines = self._read(directions, update)
+        self.memory = update.apply()
         # Prototypes are as long as the class embeddings that they stand beside.
         by_memory = cosines * lengths * self._lengths + self.classifier.bias
         if self.alpha == 0:
@@ -81,17 +68,17 @@ class DMN(FrozenMethod):
         """What is remembered before the first image: class embeddings, more certain than anything that may follow."""
         directions = F.normalize(self.classifier.class_embeddings, dim=-1)
         if self.follows_reference:
-            return empty_memory(directions)
+            return empty_cache(directions)
         labels = torch.arange(len(directions), device=directions.device)
         return {"features": directions, "labels": labels, "entropies": directions.new_full(labels.shape, -math.inf)}
 
-    def _recall(self, queries: Tensor, stay: Stay) -> Tensor:
+    def _read(self, queries: Tensor, update: CacheUpdate) -> Tensor:
         """Cosines (B, K) of unit queries (B, D) with what each class looks like from there.
 
         Attention makes a sum of entries, of which only the length is missing once its products with queries are known.
         """
-        labels, classes = stay.entries["labels"], len(self.classifier.class_names)
-        cosines, weights = stay.attention(queries, self.sharpness)  # (N, B)
+        labels, classes = update.entries["labels"], len(self.classifier.class_names)
+        cosines, weights = update.attention(queries, self.sharpness)  # (N, B)
         products = weights.new_zeros(classes, len(queries)).index_add_(0, labels, cosines.mul_(weights))  # (K, B)
         squares = torch.zeros_like(products)  # of lengths
         order, counts = labels.argsort(stable=True), labels.bincount(minlength=classes)
@@ -105,7 +92,7 @@ class DMN(FrozenMethod):
             own = by_count[single:][chunk]
             place = torch.arange(int(counts[own[-1]]), device=labels.device)  # (S,)
             rows = order[(starts[own, None] + place).clamp_(max=len(order) - 1)].flatten()
-            slots = stay.entries["features"].index_select(0, rows).view(len(own), len(place), -1)  # (k, S, D)
+            slots = update.entries["features"].index_select(0, rows).view(len(own), len(place), -1)  # (k, S, D)
             attention = weights.index_select(0, rows).view(len(own), len(place), -1)  # (k, S, B)
             attention.masked_fill_((place >= counts[own, None])[..., None], 0.0)
             return (slots @ slots.mT @ attention).mul_(attention).sum(dim=1)

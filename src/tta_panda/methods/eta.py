@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Unpack
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tta_panda.checks import check_range
-from tta_panda.methods.batch import Batch
+from tta_panda.methods.features import Batch
 from tta_panda.methods.losses import entropy
-from tta_panda.methods.trained import TrainedMethod, TrainedOptions
-from tta_panda.models.base import Classifier
+from tta_panda.methods.trained import TrainedMethod
+from tta_panda.options import NonNegative
 
 
 class ETA(TrainedMethod):
@@ -27,43 +24,34 @@ class ETA(TrainedMethod):
         margin: reliable images have an entropy below `margin * ln K`.
         d_margin: images whose prediction has a cosine of this or more with the mean prediction so far are redundant;
             1 keeps all of them.
-        common: the arguments of every method that trains the encoder.
     """
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        *,
-        lr: float = 2.5e-4,
-        margin: float = 0.4,
-        d_margin: float = 0.05,
-        **common: Unpack[TrainedOptions],
-    ):
-        super().__init__(classifier, lr=lr, **common)
-        check_range("margin", margin, 0)
-        check_range("d_margin", d_margin, 0)
-        self.entropy_margin = margin * math.log(len(classifier.class_names))
-        self.d_margin = d_margin
+    lr: NonNegative = 2.5e-4
+    margin: NonNegative = 0.4
+    d_margin: NonNegative = 0.05
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.max_entropy = self.margin * math.log(len(self.classifier.class_names))
         self.mean_prediction: Tensor | None  # (K,) of the images kept so far
         self.add_state("mean_prediction", None)
 
     def _adapt(self, batch: Batch) -> Tensor:
-        with torch.enable_grad():
-            logits = self.logits(batch)
-            entropies = entropy(logits)
-            kept = self._select(logits.detach(), entropies.detach())
-            if kept.any():
-                weights = (self.entropy_margin - entropies[kept].detach()).exp()
-                self.step((weights * entropies[kept]).mean())
+        logits = self.logits(batch)
+        entropies = entropy(logits)
+        kept = self._select(logits.detach(), entropies.detach())
+        if kept.any():
+            weights = (self.max_entropy - entropies[kept].detach()).exp()
+            self.step((weights * entropies[kept]).mean())
         return logits
 
     def _select(self, logits: Tensor, entropies: Tensor) -> Tensor:
         """Which images (B,) to learn from; their predictions enter the running mean."""
         predictions = logits.softmax(dim=-1)
-        kept = entropies < self.entropy_margin
+        kept = entropies < self.max_entropy
         # A cosine of 1 can come out as slightly less: a margin of 1 must not depend on that.
         # The authors' code lacks this filter where features are debiased.
-        keeps_redundant = self.d_margin >= 1 or (self.follows_reference and self.features.are_debiased)
+        keeps_redundant = self.d_margin >= 1 or (self.follows_reference and self.features.active is not None)
         if self.mean_prediction is not None and not keeps_redundant:
             similarity = F.cosine_similarity(self.mean_prediction[None], predictions, dim=1)
             kept &= similarity.abs() < self.d_margin

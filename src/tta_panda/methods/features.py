@@ -1,36 +1,114 @@
-"""Where methods get their image features from, and the one place that knows whether these are debiased."""
+"""Where methods get their image features from, and the one place that knows whether these are debiased.
+
+Shapes: B images, M negatives, V views, D feature, K classes, C H W image.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tta_panda.chunks import in_chunks
+from tta_panda.chunks import even_size, in_chunks
 from tta_panda.errors import InvalidInputError
-from tta_panda.methods.batch import Batch, Encoded
-from tta_panda.methods.passes import EncoderPasses
-from tta_panda.models.base import Classifier, ImageModel, count_directions
+from tta_panda.models.base import Classifier, ImageModel, count_directions, framing_of
 from tta_panda.models.devices import full_precision
+from tta_panda.models.prepare import Images, as_batch
 from tta_panda.panda import Correction, Debias, Debiaser, Evidence, Negatives, PandaDebiaser
+from tta_panda.state import Stateful
 from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
 
 Encode = Callable[[], Tensor]
-"""A pass that may be made."""
+"""An encoder pass that may be made."""
 
-IMAGES_PER_PASS = 128
+VIEWS_PER_PASS = 128
 """Views are made and encoded this many at a time: all views of a batch would take gigabytes."""
+
+IMAGES_PER_PASS = 55
+"""Images are encoded at most this many at a time on a CPU, where larger tensors take longer for each image."""
 
 
 @contextlib.contextmanager
-def undisturbed(device: torch.device) -> Iterator[None]:
-    """Compute in full precision and be free to train, even if the caller is in `inference_mode` or `autocast`."""
+def isolated(device: torch.device) -> Iterator[None]:
+    """Isolate from the caller's `inference_mode` and `autocast`: compute in full precision, and be free to train."""
     with torch.inference_mode(False), full_precision(device):
         yield
+
+
+def encode_images(model: ImageModel, images: Tensor) -> Tensor:
+    """Raw embeddings (N, D) of prepared images, on a CPU in pieces of about the same size."""
+    size = even_size(len(images), IMAGES_PER_PASS) if images.device.type == "cpu" and len(images) else len(images)
+    if size == len(images):
+        return model.encode_image(images)
+    return in_chunks(lambda piece: model.encode_image(images[piece]), len(images), size, recompute=False)
+
+
+@dataclass(eq=False)
+class Batch:
+    """The images of one batch, and what is decided once for all passes over it: its negatives and its correction."""
+
+    images: Tensor  # (B, C, S, S), as the model's `prepare` returns them
+    originals: Tensor  # (B, C, H, W), as they were given: views are cropped from these
+    negatives: Negatives | None = None  # drawn when the batch is first encoded
+    correction: Correction | None = None  # decided when its features are first debiased
+
+    @property
+    def with_negatives(self) -> Tensor:
+        """Images and negatives (B+M, C, S, S), for one pass."""
+        return self.images if self.negatives is None else torch.cat([self.images, self.negatives.images])
+
+    def select(self, index: Tensor) -> Batch:
+        """Some of the images, with the negatives that they need."""
+        return dataclasses.replace(
+            self,
+            images=self.images[index.to(self.images.device)],
+            originals=self.originals[index.to(self.originals.device)],
+            negatives=None if self.negatives is None else self.negatives.select(index),
+        )
+
+
+class Encoded(NamedTuple):
+    """Embeddings of a batch, unit where the classifier compares directions.
+
+    Offset and correction are kept beside them, so that methods that debias differently can share one pass.
+    """
+
+    features: Tensor  # v (B, D)
+    offset: Tensor | None = None  # (1, D) or (B, D), of the negatives
+    correction: Correction = Correction()
+    raw: Tensor | None = None  # f (B, D), features before they were normalised
+    views: Tensor | None = None  # (B, V, D), unit; the first view is the plain image
+    negatives: int = 0  # M, how many were encoded for this batch
+
+    @property
+    def shift(self) -> Tensor | None:
+        """What is subtracted from features, (1, D) or (B, D), if anything."""
+        beta, shift, _ = self.correction
+        return beta * self.offset if self.offset is not None and beta is not None else shift
+
+    @property
+    def debiased(self) -> Tensor:
+        """d = v - shift (B, D), not normalised again."""
+        shift = self.shift
+        return self.features if shift is None else self.features - shift
+
+    @property
+    def debiased_views(self) -> Tensor:
+        """The same for all views (B, V, D): every view of an image is shifted as the image is."""
+        if self.views is None:
+            raise InvalidInputError("This batch was encoded without views; encode it with a method that uses them.")
+        shift = self.shift
+        return self.views if shift is None else self.views - shift[:, None]
+
+    def select(self, index: Tensor) -> Encoded:
+        """Features, offset and correction of some of the images."""
+        offset = self.offset[index] if self.offset is not None and len(self.offset) > 1 else self.offset
+        return Encoded(self.features[index], offset, self.correction, negatives=self.negatives)
 
 
 @dataclass(frozen=True)
@@ -41,36 +119,30 @@ class Views:
     augmentation: Augmentation
 
 
-class Features:
+class Features(Stateful):
     """Image features for one stream: plain ones, or debiased.
 
     Args:
         classifier: whose model encodes, and whose classes corrections are decided by.
         debias: how to debias; None for plain features.
         seed: random seed of negatives and views, each with a generator of its own.
+        views: which views frozen methods get beside the plain features.
     """
 
-    def __init__(self, classifier: Classifier, debias: Debias | None, seed: int):
+    def __init__(self, classifier: Classifier, debias: Debias | None, seed: int, views: Views | None = None):
+        super().__init__()
         self.classifier = classifier
-        self.views: Views | None = None
-        """Which views frozen methods get beside the plain features."""
-        self.micro_batch: int | None = None
-        """At most this many images are encoded at a time where a method trains."""
         self.seed = seed
-        self.passes = EncoderPasses()
-        self.debiaser = None if debias is None else debias.start(classifier.model.negative_patch_size, seed)
-        self.view_generator = torch.Generator()
-        self.reset()
+        self.views = views
+        self.debiaser: Debiaser | None
+        self.add_state("debiaser", debias and debias.start(classifier.model.negative_patch_size, seed))
+        self.view_generator: torch.Generator
+        self.add_state("view_generator", torch.Generator().manual_seed(seed))
 
     @property
     def active(self) -> Debiaser | None:
         """What decides corrections, if anything can be corrected at all."""
-        debiaser = self.debiaser
-        return None if debiaser is None or debiaser.fixed == Correction() else debiaser
-
-    @property
-    def are_debiased(self) -> bool:
-        return self.active is not None
+        return None if self.debiaser is None or self.debiaser.fixed == Correction() else self.debiaser
 
     @property
     def source(self) -> PandaDebiaser | None:
@@ -82,38 +154,24 @@ class Features:
         """Features with equal keys make the same views; None agrees with any."""
         return None if self.views is None else (self.views, self.seed)
 
-    def prepare(self, images: Tensor) -> Batch:
+    def prepare(self, images: Images) -> Batch:
         """The batch at the model's input size, checked."""
-        if isinstance(images, Tensor) and images.is_inference():
-            images = images.clone()  # autograd cannot use a tensor that was made in inference mode
-        prepared = self.classifier.model.prepare(images)
-        return Batch(prepared, images if images.dtype == torch.uint8 else images.float())  # MPS knows no float64
+        originals = as_batch(images, framing_of(self.classifier.model))
+        if isinstance(originals, Tensor) and originals.is_inference():
+            originals = originals.clone()  # autograd cannot use a tensor that was made in inference mode
+        prepared = self.classifier.model.prepare(originals)
+        return Batch(prepared, originals if originals.dtype == torch.uint8 else originals.float())  # MPS has no float64
 
     def draw(self, images: Tensor) -> Negatives | None:
         """Negatives of prepared images (B, C, S, S); None where none are needed."""
         return None if self.source is None else self.source.draw(images)
 
-    def encode(self, batch: Batch, model: ImageModel | None = None, class_embeddings: Tensor | None = None) -> Encoded:
-        """Embeddings from one pass over B+M images. The first draws the batch's negatives and decides its correction.
-
-        Args:
-            batch: what to encode.
-            model: in the place of the classifier's, where a method trains its own.
-            class_embeddings: (K, D) in the place of the classifier's, where a method adapts them.
-        """
-        if batch.negatives is None:
-            batch.negatives = self.draw(batch.images)
-        embedded = self.embed(batch.everything, model, batch.negatives)
-        encoded = self.corrected(embedded, class_embeddings, batch.correction)
-        batch.correction = encoded.correction
-        return encoded
-
-    def embed(self, images: Tensor, model: ImageModel | None = None, negatives: Negatives | None = None) -> Encoded:
-        """Embeddings of prepared images from one pass, with the offset if they end with the negatives."""
-        encoder = model or self.classifier.model
-        raw = in_chunks(lambda piece: encoder.encode_image(images[piece]), len(images), self.micro_batch or len(images))
-        self.passes.count("images", raw)
-        return self.split(raw, negatives)
+    @torch.no_grad()
+    def encode(self, batch: Batch) -> Encoded:
+        """What methods with a frozen encoder work with, before its correction: it may serve several."""
+        batch.negatives = self.draw(batch.images)
+        encoded = self.split(encode_images(self.classifier.model, batch.with_negatives), batch.negatives)
+        return self.encode_views(encoded, batch)
 
     def split(self, raw: Tensor, negatives: Negatives | None = None) -> Encoded:
         """What an encoder gave for images and negatives (B+M, D), as embeddings and offset."""
@@ -129,16 +187,17 @@ class Features:
         assert self.source is not None
         return encoded._replace(offset=self.source.offset(embedded, negatives), negatives=len(embedded))
 
-    def corrected(
+    def correct(
         self, encoded: Encoded, class_embeddings: Tensor | None = None, correction: Correction | None = None
     ) -> Encoded:
         """The same with `correction`, or the one that is decided now; without any where nothing is debiased."""
-        if self.active is None:
+        active = self.active
+        if active is None:
             return encoded._replace(offset=None, correction=Correction())
-        if self.source is not None and encoded.offset is None:
+        if active.source is not None and encoded.offset is None:
             raise InvalidInputError("This batch was encoded without negatives; encode it with the Panda that uses it.")
-        correction = correction or self.active.fixed
-        return encoded._replace(correction=correction or self.active.decide(self._evidence(encoded, class_embeddings)))
+        correction = correction or active.fixed or active.decide(self._evidence(encoded, class_embeddings))
+        return encoded._replace(correction=correction)
 
     def _evidence(self, encoded: Encoded, class_embeddings: Tensor | None) -> Evidence:
         scale, features = self.classifier.logit_scale, encoded.features.detach()
@@ -148,13 +207,6 @@ class Features:
             directions = count_directions(text)
         offset = None if encoded.offset is None else encoded.offset.detach() @ text.T
         return Evidence(features, features @ text.T + self.classifier.bias / scale, offset, scale, directions)
-
-    @torch.no_grad()
-    def encode_frozen(self, batch: Batch) -> Encoded:
-        """What methods with a frozen encoder work with, before its correction. Not counted: it may serve several."""
-        batch.negatives = self.draw(batch.images)
-        encoded = self.split(self.classifier.model.encode_image(batch.everything), batch.negatives)
-        return self.encode_views(encoded, batch)
 
     @torch.no_grad()
     def encode_views(
@@ -175,26 +227,6 @@ class Features:
             made = apply_view_plan(originals[piece].to(model.device), plan[piece])  # (b, V-1, C, S, S)
             return model.encode_image(made.flatten(0, 1).float())
 
-        raw = encoding(lambda: in_chunks(encode, len(originals), max(1, IMAGES_PER_PASS // count)))
+        raw = encoding(lambda: in_chunks(encode, len(originals), max(1, VIEWS_PER_PASS // count)))
         augmented = self.classifier.embed(raw).view(len(originals), count, -1)
         return encoded._replace(views=torch.cat([plain, augmented], dim=1))
-
-    def count_frozen(self, encoded: Encoded) -> None:
-        """Count what this stream alone would have needed of a pass that may have been shared."""
-        views = 1 if self.views is None else self.views.count
-        self.passes.images += len(encoded.features) * views + (0 if self.source is None else encoded.negatives)
-
-    def reset(self) -> None:
-        self.passes = EncoderPasses()
-        self.view_generator.manual_seed(self.seed)
-        if self.debiaser is not None:
-            self.debiaser.reset()
-
-    def state_dict(self) -> dict[str, Any]:
-        debiaser = None if self.debiaser is None else self.debiaser.state_dict()
-        return {"debiaser": debiaser, "view_generator": self.view_generator.get_state()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.view_generator.set_state(state["view_generator"].cpu())
-        if self.debiaser is not None:
-            self.debiaser.load_state_dict(state["debiaser"])

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Unpack
-
 from torch import Tensor
 
-from tta_panda.checks import check_range
 from tta_panda.methods.losses import marginal_entropy
 from tta_panda.methods.tent import Tent
-from tta_panda.methods.trained import TrainedOptions
-from tta_panda.models.base import Classifier
+from tta_panda.options import NonNegative
 
 
 class IM(Tent):
@@ -22,15 +18,9 @@ class IM(Tent):
     Args:
         lr: learning rate of Adam; the default is Tent's, for comparison.
         diversity: weight of the entropy of the mean prediction; 1 in SHOT, whose loss this is a part of. Zero is Tent.
-        common: the arguments of Tent.
     """
 
-    def __init__(
-        self, classifier: Classifier, *, lr: float = 1e-3, diversity: float = 1.0, **common: Unpack[TrainedOptions]
-    ):
-        super().__init__(classifier, lr=lr, **common)
-        check_range("diversity", diversity, 0)
-        self.diversity = diversity
+    diversity: NonNegative = 1.0
 
     def loss(self, logits: Tensor) -> Tensor:
         return super().loss(logits) - self.diversity * marginal_entropy(logits[None])[0]

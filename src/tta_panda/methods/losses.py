@@ -19,7 +19,7 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def entropy_of(log_probabilities: Tensor) -> Tensor:
-    """The same where the logarithms of the softmax are known."""
+    """The same from the logarithms of the softmax."""
     return -(log_probabilities.exp() * log_probabilities).sum(dim=-1)
 
 
@@ -29,18 +29,8 @@ def marginal_entropy(logits: Tensor) -> Tensor:
     return entropy_of(log_mean)
 
 
-def likeliest(logits: Tensor) -> Tensor:
+def top_class(logits: Tensor) -> Tensor:
     """Class (...) of the largest of logits (..., K), without gradient."""
     if logits.device.type != "cpu":
         return logits.argmax(dim=-1)
     return torch.from_numpy(np.asarray(logits.numpy().argmax(axis=-1)))  # of 1000 classes in a tenth of torch's time
-
-
-def by_confidence(logits: Tensor) -> Tensor:
-    """Indices (B, V) of the views of logits (B, V, K), lowest entropy first."""
-    return entropy(logits).argsort(dim=1, stable=True)
-
-
-def take_views(values: Tensor, index: Tensor) -> Tensor:
-    """The views `index` (B, n) of values (B, V, ...) as (B, n, ...)."""
-    return values[torch.arange(len(values), device=values.device)[:, None], index]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Unpack
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tta_panda.checks import check_range
-from tta_panda.methods.batch import Batch, Encoded
-from tta_panda.methods.trained import TrainedMethod, TrainedOptions
-from tta_panda.models.base import Classifier
+from tta_panda.methods.features import Batch, Encoded
+from tta_panda.methods.trained import TrainedMethod
+from tta_panda.options import NonNegative
 
 
 class Mint(TrainedMethod):
@@ -28,16 +25,16 @@ class Mint(TrainedMethod):
     Args:
         lr: learning rate of Adam.
         prior: images that the texts count for beside the class means.
-        common: the arguments of every method that trains the encoder.
     """
 
-    def __init__(
-        self, classifier: Classifier, *, lr: float = 7e-3, prior: float = 10_000.0, **common: Unpack[TrainedOptions]
-    ):
-        super().__init__(classifier, lr=lr, **common)
-        check_range("prior", prior, 0)
-        self.prior = prior
-        nothing = torch.zeros_like(classifier.class_embeddings)
+    extra_passes = 1
+
+    lr: NonNegative = 7e-3
+    prior: NonNegative = 10_000.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        nothing = torch.zeros_like(self.classifier.class_embeddings)
         self.batches: int
         self.mean_gradient: dict[str, Tensor]
         self.sums: Tensor  # (K, D) of features before the steps, by predicted class,
@@ -45,21 +42,20 @@ class Mint(TrainedMethod):
         self.adapted_sums: Tensor  # the same after the steps
         self.adapted_counts: Tensor
         self.add_state("batches", 0)
-        self.add_state("mean_gradient", {name: torch.zeros_like(value) for name, value in self._initial.items()})
+        self.add_state("mean_gradient", {name: torch.zeros_like(p) for name, p in self.weights.initial.items()})
         for name in ("", "adapted_"):
             self.add_state(f"{name}sums", nothing)
             self.add_state(f"{name}counts", nothing[:, :1])
 
     def _adapt(self, batch: Batch) -> Tensor:
-        self.restore()
-        with torch.enable_grad():
-            encoded, predicted = self._predict(batch)
-            _accumulate(self.sums, self.counts, encoded.features.detach(), predicted)
-            loss = self._loss(encoded.features, predicted)
-            loss.backward()
-        if self.can_follow(loss):
+        self.weights.reset()
+        encoded, predicted = self._predict(batch)
+        _accumulate(self.sums, self.counts, encoded.features.detach(), predicted)
+        loss = self._loss(encoded.features, predicted)
+        loss.backward()
+        if self.check_gradients(loss):
             self._average_gradients()
-            self.follow_gradients(loss)
+            self.apply_gradients(loss)
         with torch.no_grad():
             encoded, predicted = self._predict(batch)
             _accumulate(self.adapted_sums, self.adapted_counts, F.normalize(encoded.features, dim=-1), predicted)

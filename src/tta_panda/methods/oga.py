@@ -3,68 +3,61 @@
 from __future__ import annotations
 
 import math
-from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tta_panda.checks import check_range
-from tta_panda.methods.base import FrozenMethod, MethodOptions
-from tta_panda.methods.batch import Encoded
-from tta_panda.methods.losses import entropy_of, likeliest
-from tta_panda.methods.memory import Entries, empty_memory, offer
-from tta_panda.models.base import Classifier
+from tta_panda.methods.base import FrozenMethod
+from tta_panda.methods.features import Encoded
+from tta_panda.methods.image_cache import Entries, empty_cache, update_cache
+from tta_panda.methods.losses import entropy_of, top_class
+from tta_panda.options import Count, NonNegative
 
-FEWEST_FOR_MEAN = 2
-FEWEST_FOR_COVARIANCE = 3
+MIN_FOR_MEAN = 2
+MIN_FOR_COVARIANCE = 3
 """Entries that one class must have."""
 
 
 class OGA(FrozenMethod):
     """Classes as Gaussians of one covariance around the certain images seen so far; the text's prediction is the prior.
 
-    A batch enters the memory first and is then classified as a whole. The Gaussians are of plain features, and where
+    A batch enters the cache first and is then classified as a whole. The Gaussians are of plain features, and where
     all means come from images, a shift of all features leaves them alone; text logits come from debiased ones.
 
     The defaults are those of OGA's own code, the same for all data sets; it was not tried on corruptions.
 
     Args:
-        slots: images that a class can remember; the least certain one makes room.
+        slots: images of a class in the cache; a more certain one replaces the least certain.
         temperature: what log-likelihoods are multiplied with beside the prior.
-        common: the arguments of every method.
     """
 
-    def __init__(
-        self, classifier: Classifier, *, slots: int = 8, temperature: float = 0.05, **common: Unpack[MethodOptions]
-    ):
-        super().__init__(classifier, **common)
-        check_range("slots", slots, 1)
-        check_range("temperature", temperature, 0)
-        self.slots = slots
-        self.temperature = temperature
-        self.memory: Entries
-        self.add_state("memory", empty_memory(classifier.class_embeddings))
+    slots: Count = 8
+    temperature: NonNegative = 0.05
 
-    @torch.no_grad()
-    def _adapt_encoded(self, encoded: Encoded) -> Tensor:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.cache: Entries
+        self.add_state("cache", empty_cache(self.classifier.class_embeddings))
+
+    def _adapt(self, encoded: Encoded) -> Tensor:
         prior = self.classify(encoded).log_softmax(dim=-1)  # (B, K)
         features, entropies = F.normalize(encoded.features, dim=-1), entropy_of(prior)
-        seen = {"features": features, "labels": likeliest(prior), "entropies": entropies}
-        # A prediction that is no better than chance is not remembered, even where there is room.
-        self.memory = offer(self.memory, seen, self.slots, entropies < math.log(prior.shape[1])).settle()
+        seen = {"features": features, "labels": top_class(prior), "entropies": entropies}
+        # A prediction that is no better than chance does not enter, even where a slot is free.
+        self.cache = update_cache(self.cache, seen, self.slots, entropies < math.log(prior.shape[1])).apply()
         log_likelihoods = self._log_likelihoods(features)
         return (prior + (self.temperature * log_likelihoods).log_softmax(dim=-1)).log_softmax(dim=-1)
 
     def _log_likelihoods(self, features: Tensor) -> Tensor:
         """(B, K) of features (B, D), up to what all classes have in common."""
-        entries, labels = self.memory["features"], self.memory["labels"]
+        entries, labels = self.cache["features"], self.cache["labels"]
         texts = F.normalize(self.classifier.class_embeddings, dim=-1)
         counts = labels.bincount(minlength=len(texts))[:, None]  # (K, 1)
         sums = torch.zeros_like(texts).index_add_(0, labels, entries)
         # The authors' code divides by all slots, also where some are free.
-        means = torch.where(counts < FEWEST_FOR_MEAN, texts, sums / (self.slots if self.follows_reference else counts))
-        if counts.max() >= FEWEST_FOR_COVARIANCE:
+        means = torch.where(counts < MIN_FOR_MEAN, texts, sums / (self.slots if self.follows_reference else counts))
+        if counts.max() >= MIN_FOR_COVARIANCE:
             covariance = _covariance(entries - means[labels])
         else:
             covariance = torch.eye(entries.shape[1], device=entries.device) / entries.shape[1]
@@ -88,7 +81,7 @@ def _whitened(vectors: Tensor, covariance: Tensor) -> Tensor:
     """Vectors (N, D) such that products of them are products by way of the inverse covariance (D, D).
 
     A triangular system is solved, which takes less time than an inverse where D is large. Where there is no inverse,
-    directions without variance are left out, as by a pseudo-inverse.
+    directions without variance are skipped, as by a pseudo-inverse.
     """
     device = torch.device("cpu") if vectors.device.type == "mps" else vectors.device  # which cannot compute all of this
     given, matrix = vectors.to(device), covariance.to(device)

@@ -12,7 +12,7 @@ from typing import Any
 from tta_panda.errors import UnknownNameError
 from tta_panda.methods import MethodName
 
-_TRAINED = {"skip_last_blocks": 0, "norm_statistics": "batch", "guard": False}
+_TRAINED = {"skip_last_blocks": 0, "guard": False}
 _VIEWS = {"views": 64, "keep": 0.1, "augmentation": "augmix"}
 _FEW_VIEWS = {"views": 10, "keep": 0.3, "augmentation": "augmix"}  # minutes instead of hours on two cores
 
@@ -43,12 +43,12 @@ _SHARED: dict[str, dict[str, Any]] = {
         "slots": 3,
         "alpha": 2.0,
         "sharpness": 5.0,
-        "doubt_slots": 2,
-        "doubt_alpha": 0.117,
-        "doubt_sharpness": 1.0,
-        "least_doubt": 0.2,
-        "most_doubt": 0.5,
-        "least_probability": 0.03,
+        "negative_slots": 2,
+        "negative_alpha": 0.117,
+        "negative_sharpness": 1.0,
+        "min_entropy": 0.2,
+        "max_entropy": 0.5,
+        "min_probability": 0.03,
     },
     "oga": {"slots": 8, "temperature": 0.05},
     "stata": {"steps": 10, "inner_steps": 5, "neighbours": 3, "text_weight": 1.0, "alpha": 1.0},
@@ -74,7 +74,7 @@ _PER_BENCHMARK: dict[str, dict[str, tuple[float, float, float]]] = {
 """Values for CIFAR-10-C, CIFAR-100-C and ImageNet-C, by method and option; of the ten as in the paper's table."""
 
 _MINI = {"sar": {"rho": 0.05}, **{method: {"lr": 1e-3} for method in ("tent", "eta", "tps", "bat", "im")}}
-_MINI |= {"mint": {"lr": 1.5e-2}, "tda": {"doubt_alpha": 1.0}, "oga": {"temperature": 0.2}}
+_MINI |= {"mint": {"lr": 1.5e-2}, "tda": {"negative_alpha": 1.0}, "oga": {"temperature": 0.2}}
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,16 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Literal, Unpack
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from tta_panda.checks import check_range
-from tta_panda.methods.adaptation import find_blocks
-from tta_panda.methods.base import check_classifier
-from tta_panda.methods.batch import Batch
+from tta_panda.methods.base import BatchSize, EncoderPasses
+from tta_panda.methods.features import Batch
 from tta_panda.methods.losses import entropy
-from tta_panda.methods.trained import TrainedMethod, TrainingOptions
-from tta_panda.models.base import Classifier
+from tta_panda.methods.trained import TrainedMethod
+from tta_panda.options import NonNegative, NonNegativeInt
 
 
 class SAR(TrainedMethod):
@@ -33,69 +31,61 @@ class SAR(TrainedMethod):
         optimizer: `"adam"`, or `"sgd"` with momentum 0.9.
         skip_last_blocks: this many last blocks of the image encoder, and its final norm, do not adapt; None for a
             quarter of them, as the three of twelve in SAR's own code.
-        common: the other arguments of every method that trains the encoder.
     """
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        *,
-        lr: float = 1e-3,
-        rho: float = 0.05,
-        margin: float = 0.4,
-        reset_constant: float = 0.2,
-        optimizer: Literal["adam", "sgd"] = "sgd",
-        skip_last_blocks: int | None = None,
-        **common: Unpack[TrainingOptions],
-    ):
-        check_classifier(classifier)
-        if skip_last_blocks is None:
-            skip_last_blocks = find_blocks(classifier.model.image_encoder)[1] // 4
-        super().__init__(classifier, lr=lr, skip_last_blocks=skip_last_blocks, **common)
-        check_range("rho", rho, 0)
-        check_range("margin", margin, 0)
-        self.rho = rho
-        self.entropy_margin = margin * math.log(len(classifier.class_names))
-        self.reset_constant = reset_constant
-        self.optimizer_name = optimizer
+    lr: NonNegative = 1e-3
+    rho: NonNegative = 0.05
+    margin: NonNegative = 0.4
+    reset_constant: float = 0.2
+    optimizer: Literal["adam", "sgd"] = "sgd"
+    skip_last_blocks: NonNegativeInt | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.max_entropy = self.margin * math.log(len(self.classifier.class_names))
         self.mean_loss: float | None
         self.add_state("mean_loss", None)
 
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        if self.optimizer_name == "sgd":
+        if self.optimizer == "sgd":
             return torch.optim.SGD(parameters, lr=self.lr, momentum=0.9)
         return super().make_optimizer(parameters)
 
     def _adapt(self, batch: Batch) -> Tensor:
-        with torch.enable_grad():
-            logits = self.logits(batch)
-            entropies = entropy(logits)
-            kept = (entropies < self.entropy_margin).nonzero()[:, 0]
-            if len(kept):
-                self.optimizer.zero_grad()
-                loss = entropies[kept].mean()
-                loss.backward()
-                if self.follows_reference:  # whose second pass draws negatives anew
-                    batch = dataclasses.replace(batch, negatives=self.features.draw(batch.images))
-                if self.can_follow(loss):
-                    self._sharpness_aware_step(batch.select(kept))
+        logits = self.logits(batch)
+        entropies = entropy(logits)
+        kept = (entropies < self.max_entropy).nonzero()[:, 0]
+        if len(kept):
+            self.weights.optimizer.zero_grad()
+            loss = entropies[kept].mean()
+            loss.backward()
+            if self.follows_reference:  # whose second pass draws negatives anew
+                batch = dataclasses.replace(batch, negatives=self.features.draw(batch.images))
+            if self.check_gradients(loss):
+                self._sharpness_aware_step(batch.select(kept))
         return logits
 
     def _sharpness_aware_step(self, reliable: Batch) -> None:
         with moved_uphill(list(self.adapted.values()), self.rho):
             entropies = entropy(self.logits(reliable))
-            entropies = entropies[~(entropies >= self.entropy_margin)]  # what is no number shows in the loss
-            self.optimizer.zero_grad()
+            entropies = entropies[~(entropies >= self.max_entropy)]  # NaN stays, and shows in the loss
+            self.weights.optimizer.zero_grad()
             if not len(entropies):
                 return
             loss = entropies.mean()
             loss.backward()
-        if not self.follow_gradients(loss):
+        if not self.apply_gradients(loss):
             return
         latest = float(loss.detach())
         self.mean_loss = latest if self.mean_loss is None else 0.9 * self.mean_loss + 0.1 * latest
-        if self.mean_loss < self.reset_constant:  # predictions must have collapsed: start over
+        if self.mean_loss < self.reset_constant:  # predictions must have collapsed
             self.restart()
+
+    @classmethod
+    def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
+        passes = super().expected_passes(batch, options)
+        passes.images_with_gradient *= 2
+        return passes
 
 
 @contextlib.contextmanager

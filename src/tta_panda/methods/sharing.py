@@ -1,6 +1,6 @@
 """One batch encoded for several frozen methods: its images once, its views once, and each set of negatives once.
 
-The passes are separate, so what a method gets is the same to the last bit, whichever others take part.
+The passes are separate, so what a method gets is the same to the last bit, whoever else takes part.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tta_panda.methods.batch import Batch, Encoded
-from tta_panda.methods.cache import FeatureCache, StreamPasses
-from tta_panda.methods.features import Features, undisturbed
+from tta_panda.methods.feature_cache import FeatureCache, StreamPasses
+from tta_panda.methods.features import Batch, Encoded, Features, encode_images, isolated
 
 
 class SharedBatch(NamedTuple):
@@ -42,11 +41,10 @@ class SharedFeatures:
     """Encodes for several streams that agree on their views; what a cache has is not encoded again."""
 
     def __init__(self, several: Sequence[Features], cache: FeatureCache | None = None):
-        first = several[0]
-        self._model = first.classifier.model
+        viewing = next((features for features in several if features.views is not None), several[0])
+        self._plain = Features(viewing.classifier, None, viewing.seed, viewing.views)
+        self._model = viewing.classifier.model
         self._passes = StreamPasses(self._model.device, cache)
-        self._plain = Features(first.classifier, None, first.seed)
-        self._plain.views = next((features.views for features in several if features.views is not None), None)
         self._by_negatives: dict[object, Features] = {}
         for features in several:
             if features.source is not None and features.source.key not in self._by_negatives:
@@ -56,17 +54,18 @@ class SharedFeatures:
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> SharedBatch:
-        with undisturbed(self._model.device):
+        with isolated(self._model.device):
             clock = self._passes.clock
             start = clock()
             batch = self._plain.prepare(images)
             self._passes.enter(images)
-            raw = self._passes.of_images(lambda: self._model.encode_image(batch.images))
+            raw = self._passes.encode_images(lambda: encode_images(self._model, batch.images))
             plain = self._plain.split(raw)
             after_plain = clock()
             by_negatives = {key: self._with_negatives(batch, raw, of) for key, of in self._by_negatives.items()}
             before_views = clock()
-            views = self._plain.encode_views(plain, batch, partial(self._passes.of_drawn, self._plain.views_key)).views
+            encode_views = partial(self._passes.encode_drawn, self._plain.views_key)
+            views = self._plain.encode_views(plain, batch, encode_views).views
             return SharedBatch(plain, views, by_negatives, after_plain - start, clock() - before_views)
 
     def _with_negatives(self, batch: Batch, raw: Tensor, features: Features) -> tuple[Encoded, float]:
@@ -74,7 +73,8 @@ class SharedFeatures:
         negatives = features.draw(batch.images)
         assert negatives is not None and features.source is not None
         if len(negatives.images):
-            own = self._passes.of_drawn(features.source.key, lambda: self._model.encode_image(negatives.images))
+            key = features.source.key
+            own = self._passes.encode_drawn(key, lambda: encode_images(self._model, negatives.images))
             raw = torch.cat([raw, own])
         encoded = features.split(raw, negatives)
         return encoded, self._passes.clock() - start

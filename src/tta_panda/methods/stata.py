@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Unpack
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tta_panda.checks import check_range
-from tta_panda.methods.base import FrozenMethod, MethodOptions
-from tta_panda.methods.batch import Encoded
-from tta_panda.methods.losses import likeliest
-from tta_panda.models.base import Classifier
+from tta_panda.methods.base import FrozenMethod
+from tta_panda.methods.features import Encoded
+from tta_panda.methods.losses import top_class
+from tta_panda.options import Count, NonNegative, NonNegativeInt
 
 SOFTNESS = 50.0
 """What log-likelihoods are divided by beside the text's prediction."""
 
-SMALLEST_VARIANCE = 1e-12
+MIN_VARIANCE = 1e-12
 
 
 class Gaussians(NamedTuple):
@@ -51,34 +50,15 @@ class StatA(FrozenMethod):
         neighbours: how many of the nearest other images an image should agree with.
         text_weight: exponent of the text's prediction.
         alpha: images that the text of a class counts for in its Gaussian.
-        common: the arguments of every method.
     """
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        *,
-        steps: int = 10,
-        inner_steps: int = 5,
-        neighbours: int = 3,
-        text_weight: float = 1.0,
-        alpha: float = 1.0,
-        **common: Unpack[MethodOptions],
-    ):
-        super().__init__(classifier, **common)
-        check_range("steps", steps, 0)
-        check_range("inner_steps", inner_steps, 1)
-        check_range("neighbours", neighbours, 1)
-        check_range("text_weight", text_weight, 0)
-        check_range("alpha", alpha, 0)
-        self.steps = steps
-        self.inner_steps = inner_steps
-        self.neighbours = neighbours
-        self.text_weight = text_weight
-        self.alpha = alpha
+    steps: NonNegativeInt = 10
+    inner_steps: Count = 5
+    neighbours: Count = 3
+    text_weight: NonNegative = 1.0
+    alpha: NonNegative = 1.0
 
-    @torch.no_grad()
-    def _adapt_encoded(self, encoded: Encoded) -> Tensor:
+    def _adapt(self, encoded: Encoded) -> Tensor:
         by_text = self.classify(encoded).log_softmax(dim=-1)  # (B, K)
         features = F.normalize(encoded.features, dim=-1)
         agreement = _nearest(features, self.neighbours) / (2 * self.neighbours)  # (B, B)
@@ -88,7 +68,7 @@ class StatA(FrozenMethod):
         unary, logits, shares = at_texts, torch.empty_like(by_text), by_text.exp()
         for step in range(self.steps + 1):
             if step:  # classes that no image is assigned to stay at their texts
-                counts = likeliest(shares).bincount(minlength=shares.shape[1])
+                counts = top_class(shares).bincount(minlength=shares.shape[1])
                 present = counts.nonzero()[:, 0]
                 fitted = self._fit(features, shares[:, present], counts[present, None], anchor.select(present))
                 moved = fitted.log_likelihoods(features) - anchored[:, present]
@@ -107,14 +87,14 @@ class StatA(FrozenMethod):
         own = torch.addcmul(weights @ features.square(), means, means - 2 * own_means).clamp_min_(0)
         apart = anchor.means - means
         variances = torch.addcmul(anchor.variances, apart, apart).lerp_(own, trust)
-        return Gaussians(means, variances.clamp_min_(SMALLEST_VARIANCE))
+        return Gaussians(means, variances.clamp_min_(MIN_VARIANCE))
 
 
 def _anchor(features: Tensor, texts: Tensor, predicted: Tensor) -> Gaussians:
     """Gaussians around texts (K, D), with the variance that features (B, D) have around what is predicted (B, K)."""
     squares = features.square().sum(dim=0) - 2 * (predicted.T @ features * texts).sum(dim=0)
     variance = (squares + predicted.sum(dim=0) @ texts.square()) / len(features)  # (D,)
-    return Gaussians(texts, variance.clamp_min(SMALLEST_VARIANCE).expand_as(texts))
+    return Gaussians(texts, variance.clamp_min(MIN_VARIANCE).expand_as(texts))
 
 
 def _nearest(features: Tensor, count: int) -> Tensor:

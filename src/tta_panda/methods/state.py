@@ -5,7 +5,6 @@ A file holds the tensors as safetensors and all else as JSON beside them, so tha
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import hashlib
 import json
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
-import torch
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError, StoreError
@@ -34,12 +32,13 @@ _FORMAT = "tta-panda state 1"
 
 def describe(method: Method) -> dict[str, Any]:
     """What two methods must have in common for one to go on from the other's state, in plain values."""
+    options = {name: value for name, value in method.options.items() if name not in method.memory_options}
     return {
         "method": type(method).__name__,
         "class_names": list(method.classifier.class_names),
         "embedding_size": method.classifier.class_embeddings.shape[1],
         "model": method.classifier.digest,
-        **method.options,
+        **options,
         "debias": repr(method.debias),
         **{name: list(parameter.shape) for name, parameter in getattr(method, "adapted", {}).items()},
     }
@@ -62,13 +61,6 @@ def check_state(state: Any, method: Method) -> None:
         )
 
 
-def on_device(value: Any, device: torch.device) -> Any:
-    """A copy of a declared state, with tensors where the method computes."""
-    if isinstance(value, dict):
-        return {key: on_device(item, device) for key, item in value.items()}
-    return value.to(device, copy=True) if isinstance(value, Tensor) else copy.deepcopy(value)
-
-
 def _short(value: Any) -> str:
     return value if isinstance(value, str) else reprlib.repr(value)
 
@@ -82,7 +74,7 @@ def write_state(path: str | Path, method: Method, facts: Mapping[str, Any] | Non
         "name": METHODS.name_of(type(method)),
         "options": method.options,
         "debias": _settings_of(method.debias),
-        "seed": method.features.seed,
+        "seed": method.seed,
         "state": method.state_dict(),
         "facts": dict(facts or {}),
     }
@@ -107,7 +99,7 @@ def load_method(path: str | Path, classifier: Classifier) -> Method:
 
     Raises:
         InvalidInputError: if the classifier is another one. The message says what differs.
-        StoreError: if the file is no state, or damaged.
+        StoreError: if the file is not a saved method state, or damaged.
     """
     content = _read(Path(path))
     if content["name"] is None:
@@ -134,8 +126,8 @@ def _debias_of(settings: dict[str, Any] | None) -> Debias | None:
     if settings is None:
         return None
     kinds: dict[str, Callable[..., Debias]] = {kind.__name__: kind for kind in (Panda, Centering, Level)}
-    given = {name: _debias_of(value) if name == "gate" else value for name, value in settings.items() if name != "kind"}
-    return kinds[settings["kind"]](**given)
+    own = {name: _debias_of(value) if name == "gate" else value for name, value in settings.items() if name != "kind"}
+    return kinds[settings["kind"]](**own)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -148,7 +140,7 @@ def _read(path: Path) -> dict[str, Any]:
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
         is_state = metadata["format"] == _FORMAT
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise StoreError(f"{path} is no state that a method saved, or it is cut short.") from error
+        raise StoreError(f"{path} is not a saved method state, or it is cut short.") from error
     if not is_state:
         raise StoreError(f"{path} is a {metadata['format']!r}; expected {_FORMAT!r}. Save the state again.")
     if metadata.get("digest") != _digest(metadata.get("content", ""), tensors):
@@ -157,7 +149,7 @@ def _read(path: Path) -> dict[str, Any]:
         content = _decode(json.loads(metadata["content"]), tensors)
         return {part: content[part] for part in ("name", "options", "debias", "seed", "state", "facts")}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StoreError(f"{path} is no state that a method saved.") from error
+        raise StoreError(f"{path} is not a saved method state.") from error
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, Unpack
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from tta_panda.methods.batch import Batch
+from tta_panda.methods.base import BatchSize, EncoderPasses
+from tta_panda.methods.features import Batch
 from tta_panda.methods.losses import entropy
-from tta_panda.methods.trained import TrainedMethod, TrainedOptions
-from tta_panda.models.base import Classifier
+from tta_panda.methods.trained import TrainedMethod
+
+When = Literal["before", "after"]
 
 
 class Tent(TrainedMethod):
@@ -21,25 +23,14 @@ class Tent(TrainedMethod):
         lr: learning rate of Adam; the default is that of Tent's own code for CIFAR-10-C.
         predict: logits of `"before"` the update, or of a second pass `"after"` it; None as the protocol does: before
             in the paper, after (and with fresh negatives) in its authors' code.
-        common: the arguments of every method that trains the encoder.
     """
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        *,
-        lr: float = 1e-3,
-        predict: Literal["before", "after"] | None = None,
-        **common: Unpack[TrainedOptions],
-    ):
-        super().__init__(classifier, lr=lr, **common)
-        self.predict = predict or ("after" if self.follows_reference else "before")
+    predict: When | None = None
 
     def _adapt(self, batch: Batch) -> Tensor:
-        with torch.enable_grad():
-            logits = self.logits(batch)
-            self.step(self.loss(logits))
-        if self.predict == "before":
+        logits = self.logits(batch)
+        self.step(self.loss(logits))
+        if _predicts(self.predict, self.protocol) == "before":
             return logits
         with torch.no_grad():
             return self.logits(dataclasses.replace(batch, negatives=None) if self.follows_reference else batch)
@@ -47,3 +38,14 @@ class Tent(TrainedMethod):
     def loss(self, logits: Tensor) -> Tensor:
         """What one step makes smaller, from logits (B, K)."""
         return entropy(logits).mean()
+
+    @classmethod
+    def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
+        passes = super().expected_passes(batch, options)
+        if _predicts(options["predict"], options["protocol"]) == "after":
+            passes.images += batch.images + batch.negatives
+        return passes
+
+
+def _predicts(when: When | None, protocol: str) -> When:
+    return when or ("after" if protocol == "reference" else "before")

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Unpack
-
 import torch
 from torch import Tensor
 
-from tta_panda.methods.episodes import EpisodicMethod, EpisodicOptions
-from tta_panda.models.base import Classifier
+from tta_panda.methods.views import EpisodicMethod
 
 FLOATS_PER_PASS = 2**24
 """How many numbers of prototypes are shifted at a time: 64 MB, and a few times that for gradients."""
 
 
 class TPS(EpisodicMethod):
-    """For each image alone, the class embeddings are shifted until its confident views agree."""
+    """For each image alone, the class embeddings are shifted until its confident views agree.
 
-    def __init__(self, classifier: Classifier, **common: Unpack[EpisodicOptions]):
-        super().__init__(classifier, **common)
-        self.start = torch.zeros_like(classifier.class_embeddings)  # (K, D)
+    With several steps, the confident views are selected at each of them.
+    """
+
+    selects_anew = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.start = torch.zeros_like(self.classifier.class_embeddings)  # (K, D)
         self.images_at_once = max(1, FLOATS_PER_PASS // self.start.numel())
 
     def logits(self, features: Tensor, tuned: Tensor) -> Tensor:

@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tta_panda.checks import check_range
 from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError, UnsupportedModelError
-from tta_panda.methods.batch import Encoded
-from tta_panda.methods.episodes import EpisodicMethod, EpisodicOptions
-from tta_panda.methods.features import undisturbed
+from tta_panda.methods.base import BatchSize, EncoderPasses
+from tta_panda.methods.features import Encoded, isolated
+from tta_panda.methods.views import EpisodicMethod
 from tta_panda.models.base import Classifier, PromptableModel
+from tta_panda.options import Count
 
 
 class TPT(EpisodicMethod):
     """For each image alone, the words before the class name are tuned until its confident views agree.
 
     The prompt `"{context} {class name}."` serves for everything: views are selected, Panda's beta is chosen and the
-    tuning starts with it. The classifier's own templates play no part.
+    tuning starts with it. The classifier's own templates play no part. Views are selected before the first step only.
 
     Args:
         context: the words that the tuned vectors start as.
         prompts_per_pass: texts encoded at a time. Several images share a pass where all their prompts fit; the classes
             of one image are split over passes, which costs a second forward, where they do not.
-        common: the arguments of every episodic method.
     """
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        *,
-        context: str = "a photo of a",
-        prompts_per_pass: int = 500,
-        **common: Unpack[EpisodicOptions],
-    ):
-        super().__init__(classifier, **common)
-        check_range("prompts_per_pass", prompts_per_pass, 1)
-        if not context.strip():
-            raise InvalidInputError(f"context must hold the words that the prompt starts as, got {context!r}.")
-        self.prompts_per_pass = prompts_per_pass
-        self.prompts = _Prompts(classifier, context)
+    memory_options = ("prompts_per_pass",)
+
+    context: str = "a photo of a"
+    prompts_per_pass: Count = 500
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.context.strip():
+            raise InvalidInputError(f"context must hold the words that the prompt starts as, got {self.context!r}.")
+        self.prompts = _Prompts(self.classifier, self.context)
         self.start = self.prompts.context  # (n, W)
-        self.images_at_once = max(1, prompts_per_pass // len(classifier.class_names))
-        with undisturbed(classifier.model.device), torch.no_grad():
-            self._untuned = self.prompts.encode(self.start[None], prompts_per_pass)[0]  # (K, D)
+        self.images_at_once = max(1, self.prompts_per_pass // len(self.classifier.class_names))
+        with isolated(self.classifier.model.device), torch.no_grad():
+            self._untuned = self.prompts.encode(self.start[None], self.prompts_per_pass)[0]  # (K, D)
 
     @property
     def class_embeddings(self) -> Tensor:
@@ -60,8 +55,15 @@ class TPT(EpisodicMethod):
 
     def logits(self, features: Tensor, tuned: Tensor) -> Tensor:
         text = self.prompts.encode(tuned, self.prompts_per_pass)  # (b, K, D)
-        self.passes.count("texts", text.flatten(0, 1))
+        self.passes.count("texts", text.shape[0] * text.shape[1], text.requires_grad)
         return self.classifier.logits(features, text)
+
+    @classmethod
+    def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
+        passes = super().expected_passes(batch, options)
+        passes.texts = batch.images * batch.classes
+        passes.texts_with_gradient = options["steps"] * passes.texts
+        return passes
 
 
 class _Prompts:

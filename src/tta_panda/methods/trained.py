@@ -3,96 +3,123 @@
 from __future__ import annotations
 
 import copy
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Unpack
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from tta_panda.checks import check_range
+from tta_panda.chunks import in_chunks
 from tta_panda.errors import UnsupportedModelError
-from tta_panda.methods.adaptation import BatchStatistics, NormStatistics, adaptable_copy, has_batch_norm
-from tta_panda.methods.base import Method, MethodOptions
-from tta_panda.methods.batch import Batch, Encoded
-from tta_panda.methods.guard import WITNESSES, add_batch, is_too_far, no_drift
-from tta_panda.methods.locking import one_at_a_time
-from tta_panda.models.base import Classifier, ImageModel
+from tta_panda.methods.adaptation import BatchStatistics, adaptable_copy, find_blocks, has_batch_norm
+from tta_panda.methods.base import BatchSize, EncoderPasses, Method
+from tta_panda.methods.features import Batch, Encoded, encode_images, isolated
+from tta_panda.models.prepare import Images
+from tta_panda.options import Count, NonNegative, NonNegativeInt
 from tta_panda.panda import Correction, Negatives
+from tta_panda.state import Stateful
+
+PROBE_STEP = 4
+"""The guard lets the unadapted model predict the first of this many images, too."""
+
+DRIFT_HALF_LIFE = 50
+"""After how many images an earlier one counts half as much in the drift."""
+
+MAX_DRIFT = 0.15
+"""L1 distance of mean predictions, between 0 and 2. Chosen on `glyphs-val-c`."""
 
 
-class TrainingOptions(MethodOptions, total=False):
-    """The arguments of every method that trains the encoder, but for which of its layers."""
+class AdaptedWeights(Stateful):
+    """Trainable parameters by name and their optimiser; a reset restores the parameters as they are now."""
 
-    norm_statistics: NormStatistics
-    guard: bool
-    micro_batch: int | None
+    def __init__(
+        self,
+        parameters: dict[str, nn.Parameter],
+        make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    ):
+        super().__init__()
+        self.parameters = parameters
+        self.make_optimizer = make_optimizer
+        with torch.inference_mode(False):
+            self.initial = self.copy()
+        self.reset()
 
+    def reset(self) -> None:
+        self.load(self.initial)
+        self.optimizer = self.make_optimizer(list(self.parameters.values()))
 
-class TrainedOptions(TrainingOptions, total=False):
-    """The arguments of every method that trains the encoder."""
+    def copy(self) -> dict[str, Tensor]:
+        return {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
-    skip_last_blocks: int
+    def load(self, values: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                parameter.copy_(values[name])
+                parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parameters": self.copy(), "optimizer": copy.deepcopy(self.optimizer.state_dict())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.reset()
+        self.load(state["parameters"])
+        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
 
 
 class TrainedMethod(Method):
     """A method that trains normalisation layers, on a copy of the model.
 
-    Parameters and optimiser belong to the state like anything declared. A loss or a gradient that is NaN or infinite
-    never reaches the parameters: the step is left out and counted.
+    Parameters and optimiser belong to the state. A loss or a gradient that is NaN or infinite never reaches the
+    parameters: the step is skipped and counted.
 
     Args:
         lr: learning rate of the optimiser, Adam unless a method overrides `make_optimizer`.
-        skip_last_blocks: the layers of this many last blocks of the image encoder, and all after them, do not adapt.
+        skip_last_blocks: the layers of this many last blocks of the image encoder, and all after them, do not adapt;
+            None for a quarter of the blocks.
         norm_statistics: what BatchNorm layers normalise with: mean and variance of the `"batch"`, as in the
-            publications of Tent and its successors, or the `"running"` ones of the model. Negatives are normalised like
-            the images of their batch and do not count, and a single image takes the running ones. Other layers have no
-            such statistics.
+            publications of Tent and its successors, or the `"running"` ones of the model; None as the protocol does:
+            batch in the paper, running in its authors' code. Negatives are normalised like the images of their batch
+            and do not count, and a single image takes the running ones. Other layers have no such statistics.
         guard: start over, and predict anew, where predictions have drifted too far from those of the unadapted model,
             which then predicts the first of every four images of a batch, too. It prevents collapse in most cases,
             and can also undo adaptation that helps.
-        micro_batch: encode at most this many images at a time, and again in the backward pass, so that activations of
-            so many are in memory. Results are the same, but for rounding, and a step takes a third longer; None for all
-            at once.
-        common: the arguments of every method.
+        micro_batch: encode at most this many images at a time, and again in the backward pass, so that only their
+            activations are in memory. Results are the same, but for rounding, and a step takes a third longer; None
+            for all activations at once.
     """
 
+    memory_options = ("micro_batch",)
     adapts_text: ClassVar[bool] = False
     """Whether the text encoder's layers are trained, too."""
+    extra_passes: ClassVar[int] = 0
+    """Passes over a batch without gradient, beside the one with gradient."""
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        *,
-        lr: float = 1e-3,
-        skip_last_blocks: int = 0,
-        norm_statistics: NormStatistics = "batch",
-        guard: bool = False,
-        micro_batch: int | None = None,
-        **common: Unpack[MethodOptions],
-    ):
-        super().__init__(classifier, **common)
-        check_range("lr", lr, 0)
-        check_range("skip_last_blocks", skip_last_blocks, 0)
-        self.lr = lr
-        self.model: ImageModel
-        self.model, self.adapted = adaptable_copy(
-            classifier.model, text=self.adapts_text, skip_last_blocks=skip_last_blocks
-        )
-        self.uses_batch_statistics = norm_statistics == "batch" and has_batch_norm(self.model.image_encoder)
-        if micro_batch is not None:
-            check_range("micro_batch", micro_batch, 1)
-            if self.uses_batch_statistics:
-                raise UnsupportedModelError(
-                    f"micro_batch={micro_batch} cannot be used here: {classifier.model.name} normalises with the mean "
-                    "and variance of whole batches. Add norm_statistics=running."
-                )
-        self.features.micro_batch = micro_batch
-        with torch.inference_mode(False):
-            self._initial = {name: parameter.detach().clone() for name, parameter in self.adapted.items()}
-        self._optimizer: torch.optim.Optimizer | None = None
-        self.guard = guard
-        self.drift: Tensor
-        self.add_state("drift", no_drift(len(classifier.class_names)))
+    lr: NonNegative = 1e-3
+    skip_last_blocks: NonNegativeInt | None = 0
+    norm_statistics: Literal["batch", "running"] | None = None
+    guard: bool = False
+    micro_batch: Count | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        model = self.classifier.model
+        skipped = self.skip_last_blocks
+        if skipped is None:
+            skipped = find_blocks(model.image_encoder)[1] // 4
+        self.model, self.adapted = adaptable_copy(model, text=self.adapts_text, skip_last_blocks=skipped)
+        statistics = self.norm_statistics or ("running" if self.follows_reference else "batch")
+        self.uses_batch_statistics = statistics == "batch" and has_batch_norm(model.image_encoder)
+        if self.micro_batch is not None and self.uses_batch_statistics:
+            raise UnsupportedModelError(
+                f"micro_batch={self.micro_batch} cannot be used here: {model.name} normalises with the mean and "
+                "variance of whole batches. Add norm_statistics=running."
+            )
+        self.weights: AdaptedWeights
+        self.add_state("weights", AdaptedWeights(self.adapted, self.make_optimizer))
+        self.drift: Tensor  # (K + 1,): sums over images of the change in probability, and the number of images
+        self.add_state("drift", torch.zeros(len(self.classifier.class_names) + 1))
         self.add_state("restarts", 0)
         self.add_state("skipped_steps", 0)
 
@@ -100,25 +127,44 @@ class TrainedMethod(Method):
         """A fresh optimiser for the adapted parameters."""
         return torch.optim.Adam(parameters, lr=self.lr)
 
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        if self._optimizer is None:
-            self._optimizer = self.make_optimizer(list(self.adapted.values()))
-        return self._optimizer
+    def adapt(self, images: Images) -> Tensor:
+        with self._lock, isolated(self.classifier.model.device), torch.enable_grad():
+            batch = self.features.prepare(images)
+            logits = self._adapt(batch)
+            if self.guard and self._has_drifted(batch, logits.detach()):
+                self.restart()
+                logits = self._adapt(dataclasses.replace(batch, negatives=None, correction=None))
+            return self._finished(logits)
+
+    @abstractmethod
+    def _adapt(self, batch: Batch) -> Tensor:
+        """The method itself, with gradients enabled: logits (B, K) of a batch."""
 
     def encode(self, batch: Batch, class_embeddings: Tensor | None = None) -> Encoded:
-        """Features by the model as it is now."""
-        with self._normalising_by(len(batch.images)):
-            return self.features.encode(batch, self.model, class_embeddings)
+        """Debiased features by the model as it is now, from one pass over B+M images.
+
+        The first pass over a batch draws its negatives and decides its correction. Methods that adapt the class
+        embeddings pass theirs (K, D).
+        """
+        if batch.negatives is None:
+            batch.negatives = self.features.draw(batch.images)
+        encoded = self.embed(batch.with_negatives, batch.negatives)
+        encoded = self.features.correct(encoded, class_embeddings, batch.correction)
+        batch.correction = encoded.correction
+        return encoded
 
     def embed(self, images: Tensor, negatives: Negatives | None = None) -> Encoded:
         """Embeddings of prepared images by the model as it is now, with the offset if they end with the negatives."""
-        with self._normalising_by(len(images) - (0 if negatives is None else len(negatives.images))):
-            return self.features.embed(images, self.model, negatives)
-
-    def _normalising_by(self, images: int) -> AbstractContextManager[object]:
-        """A pass of so many images; a single one has no statistics of a batch, so it takes the running ones."""
-        return BatchStatistics(images) if self.uses_batch_statistics and images > 1 else nullcontext()
+        own = len(images) - (0 if negatives is None else len(negatives.images))
+        if self.uses_batch_statistics and own > 1:  # a single image has no statistics of a batch
+            with BatchStatistics(own):
+                raw = self.model.encode_image(images)
+        elif self.micro_batch:
+            raw = in_chunks(lambda piece: self.model.encode_image(images[piece]), len(images), self.micro_batch)
+        else:
+            raw = encode_images(self.model, images)
+        self.passes.count("images", len(images), raw.requires_grad)
+        return self.features.split(raw, negatives)
 
     def logits(self, batch: Batch) -> Tensor:
         """Logits (B, K) by the model as it is now."""
@@ -126,80 +172,68 @@ class TrainedMethod(Method):
 
     def step(self, loss: Tensor) -> None:
         """One update of the adapted parameters."""
-        self.optimizer.zero_grad()
+        self.weights.optimizer.zero_grad()
         loss.backward()
-        self.follow_gradients(loss)
+        self.apply_gradients(loss)
 
-    def follow_gradients(self, loss: Tensor) -> bool:
-        """One update with the gradients that are there, unless the loss or any of these is NaN or infinite."""
-        can_step = self.can_follow(loss)
-        if can_step:
-            self.optimizer.step()
-        self.optimizer.zero_grad()
-        return can_step
+    def apply_gradients(self, loss: Tensor) -> bool:
+        """One update with the present gradients, unless the loss or any of these is NaN or infinite."""
+        is_finite = self.check_gradients(loss)
+        if is_finite:
+            self.weights.optimizer.step()
+        self.weights.optimizer.zero_grad()
+        return is_finite
 
-    def can_follow(self, loss: Tensor) -> bool:
-        """Whether the loss and all gradients are numbers; where they are not, the step is left out, and counted."""
+    def check_gradients(self, loss: Tensor) -> bool:
+        """Whether the loss and all gradients are finite; otherwise the step is to be skipped, and is counted."""
         gradients = [p.grad for p in self.adapted.values() if p.grad is not None]
         values = torch.stack([value.isfinite().all() for value in (loss, *gradients)])  # so that a GPU waits once
         is_finite = bool(values.all())
         self.skipped_steps += not is_finite
         return is_finite
 
-    def _adapt_batch(self, batch: Batch) -> Tensor:
-        logits = self._adapt(batch)
-        if self.guard:
-            witnesses = torch.arange(0, len(logits), WITNESSES)
-            unadapted = self._unadapted_logits(batch, witnesses)
-            self.drift = add_batch(self.drift, logits.detach()[witnesses], unadapted, len(logits))
-            if is_too_far(self.drift):
-                self.restart()
-                return self._adapt(batch)
-        return logits
-
     @torch.no_grad()
-    def _unadapted_logits(self, batch: Batch, witnesses: Tensor) -> Tensor:
+    def _has_drifted(self, batch: Batch, logits: Tensor) -> bool:
+        """Whether predictions have moved away from those of the unadapted model, from a few images of every batch.
+
+        Entropy minimisation collapses into few classes without any sign of it in its own loss. How often each class is
+        predicted for the same images before and after adaptation shows it, on streams of any label frequencies: a model
+        that is merely surer of a frequent class differs from one that predicts it for everything.
+        """
+        probes = torch.arange(0, len(logits), PROBE_STEP)
+        unadapted = self._unadapted_logits(batch, probes)
+        change = (logits[probes].softmax(dim=-1) - unadapted.softmax(dim=-1)).sum(dim=0)
+        seen = torch.cat([change, change.new_tensor([len(probes)])])
+        self.drift = self.drift.to(seen.device) * 0.5 ** (len(logits) / DRIFT_HALF_LIFE) + seen
+        distance = float((self.drift[:-1] / self.drift[-1]).abs().sum())
+        return not distance <= MAX_DRIFT  # also where it is NaN
+
+    def _unadapted_logits(self, batch: Batch, probes: Tensor) -> Tensor:
         """What the model of the beginning predicts for some images of a batch that has been encoded."""
         if not self.uses_batch_statistics:  # with these, predictions depend on the whole batch
-            batch, witnesses = batch.select(witnesses), torch.arange(len(witnesses))
-        adapted = {name: parameter.clone() for name, parameter in self.adapted.items()}
-        self._load_parameters(self._initial)
-        encoded = self.embed(batch.everything, batch.negatives)
-        self._load_parameters(adapted)
-        return self.classify(encoded._replace(correction=batch.correction or Correction()))[witnesses]
-
-    def restore(self) -> None:
-        """Undo all training: the weights of the beginning, and an optimiser that has seen nothing."""
-        self._load_parameters(self._initial)
-        self._optimizer = None
+            batch, probes = batch.select(probes), torch.arange(len(probes))
+        adapted = self.weights.copy()
+        self.weights.load(self.weights.initial)
+        try:
+            encoded = self.embed(batch.with_negatives, batch.negatives)
+        finally:
+            self.weights.load(adapted)
+        return self.classify(encoded._replace(correction=batch.correction or Correction()))[probes]
 
     def restart(self) -> None:
-        """Begin again where training has gone astray: weights and all that the method remembers. It is counted."""
-        self.restore()
-        for name in self._defaults.keys() - {"restarts", "skipped_steps"}:
-            self.reset_state(name)
-        self.restarts += 1
+        """Start over: reset weights, optimiser, debiaser and all other state, as at the beginning of a stream.
 
-    @one_at_a_time
-    def reset(self) -> None:
-        super().reset()
-        self.restore()
+        Counts of faults are kept, and negatives are drawn on, not as for the first batch again.
+        """
+        restarts, skipped_steps, source = self.restarts, self.skipped_steps, self.features.source
+        draws = None if source is None else source.generator.get_state()
+        Stateful.reset(self)
+        self.restarts, self.skipped_steps = restarts + 1, skipped_steps
+        if source is not None and draws is not None:
+            source.generator.set_state(draws)
 
-    @one_at_a_time
-    def state_dict(self) -> dict[str, Any]:
-        parameters = {name: parameter.detach().clone() for name, parameter in self.adapted.items()}
-        optimizer = copy.deepcopy(self.optimizer.state_dict())
-        return {**super().state_dict(), "parameters": parameters, "optimizer": optimizer}
-
-    @one_at_a_time
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._load_parameters(state["parameters"])
-        self._optimizer = None
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-
-    def _load_parameters(self, values: dict[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, parameter in self.adapted.items():
-                parameter.copy_(values[name])
-                parameter.grad = None
+    @classmethod
+    def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
+        size = batch.images + batch.negatives
+        probed = -(-batch.images // PROBE_STEP) + batch.negatives if options.get("guard") else 0
+        return EncoderPasses(1, images=cls.extra_passes * size + probed, images_with_gradient=size)

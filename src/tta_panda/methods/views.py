@@ -1,27 +1,20 @@
-"""What TPT, TPS and Zero share: many views of each image, of which the most confident ones count."""
+"""Methods that work on many views of each image, of which the most confident ones count."""
 
 from __future__ import annotations
 
-from typing import TypedDict, Unpack
+from abc import abstractmethod
+from functools import partial
+from typing import ClassVar
 
+import torch
 from torch import Tensor
 
-from tta_panda.checks import check_range
-from tta_panda.errors import InvalidInputError
-from tta_panda.methods.base import FrozenMethod, MethodOptions
-from tta_panda.methods.batch import Encoded
-from tta_panda.methods.features import Views
-from tta_panda.methods.losses import by_confidence
-from tta_panda.models.base import Classifier
+from tta_panda.chunks import in_chunks
+from tta_panda.methods.base import FrozenMethod
+from tta_panda.methods.features import Encoded, Views
+from tta_panda.methods.losses import entropy, marginal_entropy
+from tta_panda.options import Count, NonNegative, Share
 from tta_panda.views import Augmentation
-
-
-class ViewOptions(MethodOptions, TypedDict, total=False):
-    """The arguments of every method with views."""
-
-    views: int
-    keep: float
-    augmentation: Augmentation
 
 
 class ViewMethod(FrozenMethod):
@@ -31,34 +24,90 @@ class ViewMethod(FrozenMethod):
         views: how many of each image, the plain one included.
         keep: share of them, the lowest in entropy, that counts; at least one does.
         augmentation: `"augmix"`, or `"crops"` for crops and flips only.
-        common: the arguments of every method.
     """
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        *,
-        views: int = 64,
-        keep: float = 0.1,
-        augmentation: Augmentation = "augmix",
-        **common: Unpack[MethodOptions],
-    ):
-        super().__init__(classifier, **common)
-        check_range("views", views, 1)
-        check_range("keep", keep, 0, 1)
-        self.features.views = Views(views, augmentation)
-        self.keep = keep
+    views: Count = 64
+    keep: Share = 0.1
+    augmentation: Augmentation = "augmix"
+
+    def _views(self) -> Views:
+        return Views(self.views, self.augmentation)
 
     def view_features(self, encoded: Encoded) -> Tensor:
         """What the method works with: features (B, V, D) of all views."""
-        if encoded.views is None:
-            raise InvalidInputError("This batch was encoded without views; encode it with a method that uses them.")
         return encoded.debiased_views
-
-    def rank(self, logits: Tensor) -> tuple[Tensor, int]:
-        """Views by rising entropy, as indices (B, V) into logits (B, V, K), and how many of the first count."""
-        return by_confidence(logits), max(1, int(self.keep * logits.shape[1] + 1e-9))
 
     def view_logits(self, encoded: Encoded) -> Tensor:
         """Logits (B, V, K) of all views."""
-        return self.classifier.logits(self.view_features(encoded), self.class_embeddings) + encoded.bias
+        logits = self.classifier.logits(self.view_features(encoded), self.class_embeddings)
+        return logits if encoded.correction.bias is None else logits + encoded.correction.bias
+
+    def rank(self, logits: Tensor) -> tuple[Tensor, int]:
+        """Views by rising entropy, as indices (B, V) into logits (B, V, K), and how many of the first count."""
+        return entropy(logits).argsort(dim=1, stable=True), max(1, int(self.keep * logits.shape[1] + 1e-9))
+
+
+def take_views(values: Tensor, index: Tensor) -> Tensor:
+    """The views `index` (B, n) of values (B, V, ...) as (B, n, ...)."""
+    return values[torch.arange(len(values), device=values.device)[:, None], index]
+
+
+class EpisodicMethod(ViewMethod):
+    """A method that takes a few steps of AdamW for each image alone, so that its confident views agree.
+
+    The defaults are those of the code of TPT and TPS, which uses AugMix for fine-grained data sets; for ImageNet and
+    its variants it has `augmentation="crops"`.
+
+    Args:
+        lr: learning rate of AdamW.
+        steps: updates per image.
+    """
+
+    selects_anew: ClassVar[bool] = False
+    """Whether confident views are selected at every step, or before the first only."""
+
+    lr: NonNegative = 5e-3
+    steps: Count = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.add_state("skipped_steps", 0)
+        self.start: Tensor  # (...), what is tuned, before the first step
+        self.images_at_once: int
+
+    @abstractmethod
+    def logits(self, features: Tensor, tuned: Tensor) -> Tensor:
+        """(b, n, K) of features (b, n, D), each image with its own row of `tuned` (b, ...)."""
+
+    def _adapt(self, encoded: Encoded) -> Tensor:
+        features = self.view_features(encoded)  # (B, V, D)
+        kept = self._confident(features, self.view_logits(encoded))
+        solve = partial(self._solve, bias=0.0 if encoded.correction.bias is None else encoded.correction.bias)
+        return in_chunks(lambda piece: solve(features[piece], kept[piece]), len(features), self.images_at_once)
+
+    def _confident(self, features: Tensor, logits: Tensor) -> Tensor:
+        """The views (b, n, D) among features (b, V, D) whose logits (b, V, K) have the lowest entropy."""
+        order, count = self.rank(logits)
+        return take_views(features, order[:, :count])
+
+    def _solve(self, features: Tensor, kept: Tensor, bias: Tensor | float) -> Tensor:
+        """Logits (b, K) of the first of all views (b, V, D), tuned on the confident ones (b, n, D).
+
+        AdamW works number by number and the losses do not share any, so stacking images changes nothing. An image whose
+        gradient is NaN or infinite stays as it is.
+        """
+        tuned = self.start.expand(len(kept), *self.start.shape).clone().requires_grad_(True)
+        optimizer = torch.optim.AdamW([tuned], lr=self.lr, weight_decay=0.01, fused=True)
+        for step in range(self.steps):
+            if step and self.selects_anew:
+                kept = self._confident(features, self.logits(features, tuned.detach()) + bias)
+            with torch.enable_grad():
+                loss = marginal_entropy(self.logits(kept, tuned) + bias).sum()
+            gradient = torch.autograd.grad(loss, tuned)[0]
+            broken = (~gradient.flatten(1).sum(dim=1).isfinite()).nonzero()[:, 0]  # images whose step is skipped
+            untouched = tuned.detach()[broken]
+            tuned.grad = gradient.index_fill_(0, broken, 0.0).contiguous()  # as the fused step takes it to be
+            optimizer.step()
+            tuned[broken] = untouched  # AdamW shrinks weights even without a gradient
+            self.skipped_steps += len(broken)
+        return self.logits(features[:, :1], tuned.detach())[:, 0] + bias

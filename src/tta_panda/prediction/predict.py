@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tta_panda.checks import check_range
 from tta_panda.errors import BrokenImageError, InvalidInputError
 from tta_panda.escapes import path_text
-from tta_panda.methods.base import Method
+from tta_panda.methods.base import Method, adapt_beside_plain
 from tta_panda.models.base import framing_of
+from tta_panda.options import Count, check_option
 from tta_panda.prediction.reading import Decoded, Decoder, Pause, Picture, read_batches
 from tta_panda.prediction.summary import Summary
 from tta_panda.progress import make_progress
@@ -81,7 +81,7 @@ def predict(
     """
     if isinstance(pictures, str | os.PathLike):
         raise InvalidInputError(f"pictures is a list of paths or pictures, got a single path; write [{pictures!r}].")
-    check_range("batch_size", batch_size, 1)
+    check_option("batch_size", batch_size, Count)
     return _predict(method, pictures, batch_size, skip_broken, progress)
 
 
@@ -137,7 +137,7 @@ def _probabilities(method: Method, images: list[Tensor]) -> tuple[Tensor, Tensor
     if not images:
         nothing = torch.empty(0, len(method.classifier.class_names))
         return nothing, nothing
-    own, plain = method.adapt_beside_plain(images)
+    own, plain = adapt_beside_plain(method, images)
     return own.softmax(dim=1).cpu(), plain.softmax(dim=1).cpu()
 
 

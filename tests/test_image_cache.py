@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tta_panda.methods.memory import Entries, Stay, empty_memory, offer
+from tta_panda.methods.image_cache import CacheUpdate, Entries, empty_cache, update_cache
 
 CLASSES = 3
 
@@ -45,11 +45,11 @@ def one_by_one(batch: Entries, slots: int, eligible: Tensor) -> list[set[int]]:
     return seen
 
 
-def found_by_each(stay: Stay, size: int) -> list[set[int]]:
+def found_by_each(update: CacheUpdate, size: int) -> list[set[int]]:
     """The entries that each image of a batch gives weight to."""
-    _, weights = stay.attention(torch.ones(size, 1), 0.0)  # where sharpness is zero, all that it finds weighs 1
+    _, weights = update.attention(torch.ones(size, 1), 0.0)  # where sharpness is zero, all that it finds weighs 1
     assert set(weights.unique().tolist()) <= {0.0, 1.0}
-    return [{image for image, weight in zip(numbers(stay.entries), of, strict=True) if weight} for of in weights.T]
+    return [{image for image, weight in zip(numbers(update.entries), of, strict=True) if weight} for of in weights.T]
 
 
 @pytest.mark.parametrize("sizes", [(40,), (1,) * 40, (7, 20, 1, 12)])
@@ -58,20 +58,20 @@ def test_every_image_finds_what_it_would_find_one_by_one(sizes, slots):
     batch = images(40)
     eligible = torch.rand(40, generator=torch.Generator().manual_seed(1)) < 0.8
     expected = one_by_one(batch, slots, eligible)
-    memory, start = empty_memory(batch["features"]), 0
+    memory, start = empty_cache(batch["features"]), 0
     for size in sizes:
         piece = slice(start, start + size)
-        stay = offer(memory, part(batch, piece), slots, eligible[piece])
-        assert found_by_each(stay, size) == expected[piece]
-        memory, start = stay.settle(), start + size
+        update = update_cache(memory, part(batch, piece), slots, eligible[piece])
+        assert found_by_each(update, size) == expected[piece]
+        memory, start = update.apply(), start + size
         assert set(numbers(memory)) == expected[start - 1]
 
 
 def test_attention_is_that_of_its_definition():
     generator = torch.Generator().manual_seed(2)
     batch = {**images(12), "features": torch.nn.functional.normalize(torch.randn(12, 5, generator=generator), dim=1)}
-    stay = offer(empty_memory(batch["features"]), batch, 50)
-    cosines, weights = stay.attention(batch["features"], 5.5)
+    update = update_cache(empty_cache(batch["features"]), batch, 50)
+    cosines, weights = update.attention(batch["features"], 5.5)
     expected = batch["features"].double() @ batch["features"].double().T
     held = torch.arange(12)[:, None] <= torch.arange(12)  # an image finds itself and those before it
     assert torch.allclose(cosines.double(), expected, atol=1e-6)
@@ -79,23 +79,23 @@ def test_attention_is_that_of_its_definition():
 
 
 def test_settling_leaves_what_images_found_as_it_was():
-    stay = offer(empty_memory(images(30)["features"]), images(30), 2)
-    before = {name: rows.clone() for name, rows in stay.entries.items()}
-    stay.settle()
-    assert len(stay.left) and all(torch.equal(rows, before[name]) for name, rows in stay.entries.items())
+    update = update_cache(empty_cache(images(30)["features"]), images(30), 2)
+    before = {name: rows.clone() for name, rows in update.entries.items()}
+    update.apply()
+    assert len(update.evicted) and all(torch.equal(rows, before[name]) for name, rows in update.entries.items())
 
 
 def test_nothing_eligible_changes_nothing():
     batch = images(10)
-    memory = offer(empty_memory(batch["features"]), batch, 2).settle()
+    memory = update_cache(empty_cache(batch["features"]), batch, 2).apply()
     before = {name: rows.clone() for name, rows in memory.items()}
-    stay = offer(memory, images(10, seed=3), 2, torch.zeros(10, dtype=torch.bool))
-    assert found_by_each(stay, 10) == [set(numbers(memory))] * 10
-    assert all(torch.equal(rows, before[name]) for name, rows in stay.settle().items())
+    update = update_cache(memory, images(10, seed=3), 2, torch.zeros(10, dtype=torch.bool))
+    assert found_by_each(update, 10) == [set(numbers(memory))] * 10
+    assert all(torch.equal(rows, before[name]) for name, rows in update.apply().items())
 
 
 def test_further_columns_stay_with_their_images():
     batch = images(30)
-    nothing = {**empty_memory(batch["features"]), "twice": torch.empty(0)}
-    kept = offer(nothing, {**batch, "twice": 2 * batch["features"][:, 0]}, 2).settle()
+    nothing = {**empty_cache(batch["features"]), "twice": torch.empty(0)}
+    kept = update_cache(nothing, {**batch, "twice": 2 * batch["features"][:, 0]}, 2).apply()
     assert kept["twice"].tolist() == [2 * number for number in numbers(kept)]

@@ -135,11 +135,11 @@ class StreamPasses:
         self._history = hashlib.sha256(f"{self._history} {self._batch}".encode()).hexdigest()
         self._ahead += start - self.clock()
 
-    def of_images(self, encode: Encode) -> Tensor:
+    def encode_images(self, encode: Encode) -> Tensor:
         """The pass over the images of the batch, which depends on nothing but these."""
         return self._once(f"images {self._batch}", encode)
 
-    def of_drawn(self, drawn: object, encode: Encode) -> Tensor:
+    def encode_drawn(self, drawn: object, encode: Encode) -> Tensor:
         """A pass over what is drawn from the images as `drawn` says, which earlier batches may have a part in."""
         return self._once(f"{drawn} {self._history}", encode)
 

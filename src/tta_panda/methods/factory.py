@@ -1,8 +1,9 @@
-"""Options by name, of methods and of what debiases them, for callers that have text: the command line, and records."""
+"""From names and settings to methods, with what debiases them: for callers that have text, and for records."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -11,13 +12,13 @@ from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.methods import DEBIASES, METHODS, MethodName
 from tta_panda.methods.base import PROTOCOLS, SAMPLER, Method
 from tta_panda.methods.presets import Preset
-from tta_panda.methods.signatures import Option, check_options, check_signature, declared_options
 from tta_panda.models.base import Classifier
+from tta_panda.options import Option, check_options, declared_options
 from tta_panda.panda import Centering, Debias, Level, Panda
 
 Options = dict[str, Any]
 
-_SETTINGS: dict[str, tuple[Any, Options]] = {
+_DEBIASES: dict[str, tuple[type[Debias], Options]] = {
     "panda": (Panda, {}),
     "center": (Centering, {}),
     "running": (Centering, {"half_life": 200.0}),
@@ -31,24 +32,35 @@ def default_options(name: MethodName) -> Options:
     return {key: option.default for key, option in _declared(name).items()}
 
 
-def resolve_options(
+def merge_options(
     name: MethodName, settings: Mapping[str, Any], *, preset: Preset | None = None, protocol: str = "paper"
 ) -> Options:
-    """Every option of a method: as set, else as the preset, the protocol or the default says.
-
-    Settings that the method does not have, and values that are not of the declared type, are refused.
-    """
+    """What settings, preset and protocol say of a method's options, in this order of precedence; not checked yet."""
     protocol = settings.get("protocol", protocol)
     if protocol not in PROTOCOLS:
         raise UnknownNameError("protocol", protocol, PROTOCOLS)
-    check_options(str(name), _declared(name), settings)
-    defaults, by_protocol = default_options(name), {"protocol": protocol, "sampler": SAMPLER[protocol]}
-    by_protocol = {key: value for key, value in by_protocol.items() if key in defaults}
-    return defaults | by_protocol | (preset.options(name) if preset else {}) | dict(settings)
+    by_protocol: Options = {"protocol": protocol}
+    if "panda" in name.debias:
+        by_protocol["sampler"] = SAMPLER[protocol]
+    return by_protocol | (preset.options(name) if preset else {}) | dict(settings)
+
+
+def resolve_options(
+    name: MethodName, settings: Mapping[str, Any], *, preset: Preset | None = None, protocol: str = "paper"
+) -> Options:
+    """Every option of a method, checked: as set, else as the preset, the protocol or the default says.
+
+    Settings that the method does not have, and values that are not of the declared type, are refused.
+    """
+    merged = merge_options(name, settings, preset=preset, protocol=protocol)
+    return check_options(str(name), _declared(name), merged)
 
 
 def build_method(name: MethodName, classifier: Classifier, options: Options, seed: int) -> Method:
-    """The method with resolved options."""
+    """The method with options as they were merged or resolved; its constructors check them."""
+    for key in options:
+        if key not in _declared(name):
+            raise UnknownNameError(f"option of {name}", key, _declared(name))
     shared = debias_options(name.debias)
     own = {key: value for key, value in options.items() if key not in shared}
     return METHODS.get(name.base)(classifier, debias=build_debias(name.debias, options), seed=seed, **own)
@@ -58,9 +70,9 @@ def build_debias(name: str, options: Options) -> Debias | None:
     """What a part of a method's name stands for, with resolved options: in `panda+level`, Panda is the level's gate."""
     built: Debias | None = None
     for part in name.split("+") if name else []:
-        settings, _ = _SETTINGS[part]
-        own = {key: value for key, value in options.items() if key in declared_options(settings)}
-        built = settings(**own) if built is None else settings(**own, gate=built)
+        kind, defaults = _DEBIASES[part]
+        own = {key: value for key, value in (defaults | options).items() if key in declared_options(kind)}
+        built = kind(**own) if built is None else kind(**own, gate=built)
     return built
 
 
@@ -82,19 +94,24 @@ def debias_options(name: str) -> dict[str, Option]:
     """Every option that a part of a method's name brings."""
     options: dict[str, Option] = {}
     for part in name.split("+") if name else []:
-        settings, defaults = _SETTINGS[part]
-        declared = {key: option for key, option in declared_options(settings).items() if key != "gate"}
+        kind, defaults = _DEBIASES[part]
+        declared = {key: option for key, option in declared_options(kind).items() if key != "gate"}
         options |= declared | {key: declared[key]._replace(default=default) for key, default in defaults.items()}
     return options
 
 
 def check_method_class(cls: object) -> None:
-    """Refuse what is no method, or one whose options cannot be read off its constructors."""
+    """Refuse what is no method, or one whose options cannot be set by name."""
     if not isinstance(cls, type) or not issubclass(cls, Method):
         raise InvalidInputError(
             f"A method is a class derived from tta_panda.FrozenMethod or tta_panda.TrainedMethod, got {cls!r}."
         )
-    check_signature(cls)
+    for name, option in declared_options(cls).items():
+        if option.default is dataclasses.MISSING:
+            raise InvalidInputError(
+                f"The option {name} of {cls.__name__} has no default. Give it one, as in `{name}: float = 1.0`, or "
+                "annotate it as a ClassVar if users do not set it."
+            )
     taken = {key for name in DEBIASES for key in debias_options(name)}
     if shared := sorted(taken.intersection(declared_options(cls))):
         raise InvalidInputError(

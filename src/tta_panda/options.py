@@ -1,0 +1,126 @@
+"""Options: annotated fields with defaults, declared once by the class that has them and checked here only.
+
+A range is part of the type, as in `lr: NonNegative = 1e-3`. What a command line, a preset or a record sets is checked
+against the same declaration, and so is what documentation shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, dataclass_transform
+
+import pydantic
+
+from tta_panda.errors import InvalidInputError, UnknownNameError
+
+NonNegative = Annotated[float, pydantic.Field(ge=0)]
+Share = Annotated[float, pydantic.Field(ge=0, le=1)]
+Count = Annotated[int, pydantic.Field(ge=1)]
+NonNegativeInt = Annotated[int, pydantic.Field(ge=0)]
+
+
+class Option(NamedTuple):
+    default: Any  # dataclasses.MISSING where there is none
+    annotation: Any
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(dataclasses.field,))
+class HasOptions:
+    """A class whose annotated attributes are options, as in a dataclass, and checked when an object is made.
+
+    Sub-classes inherit options, may add some or change defaults, and do everything else in `__post_init__`.
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ()
+    """Fields that are no options: they are not checked here, and not set by name."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):
+            raise InvalidInputError(
+                f"{cls.__name__} defines __init__. Declare its options as annotated attributes, as in "
+                "`strength: float = 0.5`, and do the rest in __post_init__, after super().__post_init__()."
+            )
+        dataclasses.dataclass(eq=False, repr=False, kw_only=True)(cls)
+        assign = cls.__init__
+
+        @functools.wraps(assign)
+        def initialise(self: Any, *args: Any, **given: Any) -> None:
+            settings = {name: value for name, value in given.items() if name not in cls.arguments}
+            checked = check_options(cls.__name__, declared_options(cls), settings)
+            assign(self, *args, **(given | checked))
+
+        cls.__init__ = initialise  # type: ignore[method-assign]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Every option with its value."""
+        return {name: getattr(self, name) for name in declared_options(type(self))}
+
+
+@functools.cache
+def declared_options(cls: type) -> dict[str, Option]:
+    """Every option of a class with its default and type; those that it declares itself come first."""
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except NameError:  # types that are imported for type checkers alone
+        hints = {}
+    own = set(vars(cls).get("__annotations__", ()))
+    fields = sorted(dataclasses.fields(cls), key=lambda field: field.name not in own)
+    return {
+        field.name: Option(field.default, hints.get(field.name, Any))
+        for field in fields
+        if field.name not in getattr(cls, "arguments", ())
+    }
+
+
+def check_options(owner: str, declared: Mapping[str, Option], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All declared options with the values of `settings` or their defaults; see `check_option`."""
+    for name in settings:
+        if name not in declared:
+            raise UnknownNameError(f"option of {owner}", name, declared)
+    values = {name: settings.get(name, option.default) for name, option in declared.items()}
+    return {
+        name: check_option(name, value, declared[name].annotation)
+        for name, value in values.items()
+        if value is not dataclasses.MISSING
+    }
+
+
+def check_option(name: str, value: Any, annotation: Any) -> Any:
+    """The value, of exactly the declared type: the same settings give equal runs, however they were written.
+
+    A whole number is taken for a float. Nothing else is converted.
+    """
+    try:
+        return _adapter(annotation).validate_python(value, strict=True)
+    except pydantic.ValidationError as error:
+        raise InvalidInputError(f"{name} must be {_in_words(annotation)}, got {value!r}.") from error
+
+
+@functools.cache
+def _adapter(annotation: Any) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(annotation)
+
+
+_WORDS = {float: "a number", int: "a whole number", str: "a string", bool: "True or False", type(None): "None"}
+
+
+def _in_words(annotation: Any) -> str:
+    """`NonNegative | Literal["auto"]` as "a number >= 0 or 'auto'"."""
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        return " or ".join(map(repr, parts))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(_in_words, parts))
+    if origin is Annotated:
+        limits = {
+            kind: getattr(each, kind) for each in parts[1].metadata for kind in ("ge", "le") if hasattr(each, kind)
+        }
+        bounds = f">= {limits['ge']}" if "le" not in limits else f"from {limits['ge']} to {limits['le']}"
+        return f"{_in_words(parts[0])} {bounds}"
+    return _WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
