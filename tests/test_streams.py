@@ -235,7 +235,8 @@ def test_tables_show_a_continual_run_corruption_by_corruption(continual):
     clip = continual[3]
     assert rows["fog"][0] == f"{100 * clip.domains['fog'].accuracy:.1f}"
     assert rows["mean of 2"][0] == f"{100 * clip.accuracy:.1f}"
-    assert len(comparison.runs()) == 6 and len(comparison.result.figures) == 3
+    section = comparison.section("x")
+    assert len(section.runs) == 6 and len(section.figures) == 3
 
 
 def test_streams_of_other_orders_or_corruptions_do_not_stand_in_one_table(continual):
