@@ -249,7 +249,7 @@ def test_a_job_is_resumed_with_the_same_pictures_and_settings_only(paths, tmp_pa
         run(make_job(output), paths[1:], resume=True)
     with pytest.raises(InvalidInputError, match="another classes"):
         run(make_job(output, replace(CONFIG, classes=["cat", "dog"])), paths, resume=True)
-    with pytest.raises(InvalidInputError, match="begun by a single process"):
+    with pytest.raises(InvalidInputError, match="another shard size: None, not 1000"):
         run(make_job(output, executor=SerialExecutor()), paths, resume=True)
     output.write_bytes(output.read_bytes()[:100])
     with pytest.raises(StoreError, match="shorter"):

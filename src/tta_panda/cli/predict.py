@@ -180,10 +180,10 @@ def predict(
             say(f"{output} is complete; there is nothing to resume.")
     files = {"output": output and str(output), "page": html and str(html)}
     if as_json:
-        print_json(rows, **(job.summary.facts() if job.summary else {}), **files)
-    elif job.summary:
+        print_json(rows, **job.summary.facts(), **files)
+    elif is_open:
         print_summary(method, job.summary, {"Predictions": output, "State": state, "Page": html})
-    raise typer.Exit(int(job.summary is not None and job.summary.skipped > 0 and not skip_broken))
+    raise typer.Exit(int(job.summary.skipped > 0 and not skip_broken))
 
 
 def _files(config: PredictionConfig, output: Path | None, html: Path | None) -> list[PredictionFile]:
@@ -235,7 +235,7 @@ def _run(
     total = len(pictures) if isinstance(pictures, list) else None
     show = _printer(on_terminal) if rows is None and not job.files else None
     with nullcontext() if on_terminal else make_progress("predicting", total) as progress:
-        if progress and job.summary:
+        if progress:
             progress.advance(progress.task_ids[0], job.summary.pictures)
         try:
             for predictions in job.run(pictures, from_start=from_start):
@@ -246,10 +246,9 @@ def _run(
                 if rows is not None:
                     rows += map(as_row, predictions)
         except WorkerError as error:
-            done = job.summary.pictures if job.summary else 0
             raise WorkerError(
-                f"The pictures from the {done + 1:,}th on are not predicted: {error} The same command with --resume "
-                "tries again."
+                f"Only the first {job.summary.pictures:,} pictures are predicted: {error} The same command with "
+                "--resume tries again."
             ) from error
 
 

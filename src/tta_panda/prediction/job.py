@@ -7,12 +7,11 @@ the sums of the summary. A resumed job cuts the files to these sizes and continu
 from __future__ import annotations
 
 import hashlib
-import json
 import reprlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -22,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.executors import Executor
-from tta_panda.files import make_writable, remove_parts, save_file, writing
+from tta_panda.files import make_writable, remove_parts, writing
 from tta_panda.images import AS_SHOWN, Decoding
 from tta_panda.methods import create_method
 from tta_panda.methods.base import Method
@@ -37,6 +36,8 @@ from tta_panda.prediction.summary import Summary
 
 CHECKPOINT_SHARE = 0.05
 """Share of the time that checkpoints may take, which decides how often they are written."""
+
+_NOT_COMPARED = {"places", "device", "thumbnails"}
 
 LabelOf = Callable[[str], str | None]
 """The true class of a path, if its folder tells it."""
@@ -86,20 +87,10 @@ class PredictionConfig:
 
     def settings(self) -> dict[str, Any]:
         """What must not differ where a job is resumed. Devices and the sizes of passes do not change predictions."""
-        return {
-            "model": recorded_name(self.model),
-            "weights": weights_digest(self.model),
-            "precision": self.precision,
-            "backend": self.backend,
-            "classes": self.classes and list(self.classes),
-            "templates": self.templates and list(self.templates),
-            "method": self.method,
-            "options": {name: value for name, value in self.options.items() if name != "micro_batch"},
-            "preset": self.preset,
-            "seed": self.seed,
-            "decoding": str(self.decoding),
-            "batch size": self.batch_size,
-        }
+        compared = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _NOT_COMPARED}
+        options = {name: value for name, value in self.options.items() if name != "micro_batch"}
+        model = {"model": recorded_name(self.model), "weights": weights_digest(self.model)}
+        return {name.replace("_", " "): str(value) for name, value in (compared | model | {"options": options}).items()}
 
 
 def predict_shard(config: PredictionConfig, shard: tuple[int, Sequence[str]]) -> tuple[list[Prediction], Summary]:
@@ -135,11 +126,11 @@ class PredictionJob:
         self.state = state
         self.executor = executor
         self.shard_size = shard_size
-        self.summary: Summary | None = None
+        self.summary = Summary.empty(())
         self._digest = ""  # of the paths so far
         self._checkpoint_after = 0.0
         written = [path for file in files for path in dict.fromkeys((file.path, file.growing))]
-        written += [*self._checkpoints, *([state] if state else [])]
+        written += filter(None, (self.checkpoint, state))
         if len({path.resolve() for path in written}) < len(written):
             raise InvalidInputError(
                 f"Two outputs would be written to the same file: {', '.join(map(str, written))}. Give --output, "
@@ -149,12 +140,7 @@ class PredictionJob:
     @property
     def checkpoint(self) -> Path | None:
         """Exists while the job is not finished."""
-        return self._checkpoints[self.executor is not None] if self.files else None
-
-    @property
-    def _checkpoints(self) -> list[Path]:
-        """That of a single stream, and that of shards."""
-        return [self._beside(suffix) for suffix in (".checkpoint", ".shards")] if self.files else []
+        return self._beside(".checkpoint") if self.files else None
 
     def _beside(self, suffix: str) -> Path:
         output = self.files[0].path
@@ -193,7 +179,7 @@ class PredictionJob:
         try:
             yield
         finally:
-            if not any(each.exists() for each in self._checkpoints):
+            if not self._beside(".checkpoint").exists():
                 path.unlink(missing_ok=True)
             lock.release()
 
@@ -202,10 +188,6 @@ class PredictionJob:
         if self.checkpoint is None:
             return True
         output = self.files[0].path
-        [other] = set(self._checkpoints) - {self.checkpoint}
-        if other.exists():
-            begun_by = "a single process" if self.executor else "several workers"
-            raise InvalidInputError(f"{output} was begun by {begun_by}: resume it so, or delete {other} to begin anew.")
         if self.checkpoint.exists():
             if not resume:
                 raise InvalidInputError(
@@ -217,11 +199,10 @@ class PredictionJob:
         return not output.exists()
 
     def _open(self) -> None:
-        if self.executor is None:
-            method, _ = self.config.loaded  # before anything is written
-            self.summary = Summary.empty(method.classifier.class_names)
-            if self.state is not None and self.state.exists():
-                method.load_state_dict(read_state(self.state)[0])
+        method, _ = self.config.loaded  # before anything is written
+        self.summary = Summary.empty(method.classifier.class_names)
+        if self.state is not None and self.state.exists():
+            method.load_state_dict(read_state(self.state)[0])
         if self.checkpoint is None:
             return
         for path in filter(None, (self.checkpoint, self.state, *(file.path for file in self.files))):
@@ -281,25 +262,22 @@ class PredictionJob:
         self._finish()
 
     def _predict(self, paths: Iterable[str | Pause]) -> Iterator[list[Prediction]]:
-        first = self.summary.pictures if self.summary else 0
+        first = self.summary.pictures
         if self.executor is None:
-            assert self.summary is not None
             yield from self.config.predict(paths, self.summary, first)
             return
         left = [path for path in paths if isinstance(path, str)]
         starts = range(0, len(left), self.shard_size)
         shards = [(first + start, left[start : start + self.shard_size]) for start in starts]
-        for predictions, part in self.executor.map(partial(predict_shard, self.config), shards):
-            if self.summary is None:
-                self.summary = part
-            else:
-                self.summary.add(part)
+        config = replace(self.config)  # without the model, which every worker loads
+        for predictions, part in self.executor.map(partial(predict_shard, config), shards):
+            self.summary.add(part)
             yield predictions
 
     def _left_of(self, paths: Iterator[str | Pause]) -> Iterator[str | Pause]:
         """What follows the pictures of the checkpoint, if these are the same as they were."""
         digest = ""
-        for _ in range(self.summary.pictures if self.summary else 0):
+        for _ in range(self.summary.pictures):
             digest = _chained(digest, str(next(paths, "")))
         if digest != self._digest:
             raise DataError(
@@ -309,7 +287,7 @@ class PredictionJob:
         return paths
 
     def _settings(self) -> dict[str, Any]:
-        return {**self.config.settings(), **({"shard size": self.shard_size} if self.executor else {})}
+        return {**self.config.settings(), "shard size": str(self.shard_size if self.executor else None)}
 
     def _save(self, files: Sequence[PredictionFile] | None) -> None:
         """Write a checkpoint; without files, one of a job that has predicted nothing yet."""
@@ -319,27 +297,19 @@ class PredictionJob:
         facts = {
             "sizes": {file.growing.name: file.sync() for file in files or ()},
             "digest": self._digest,
-            "summary": self.summary and self.summary.to_json(),
+            "summary": self.summary.to_json(),
             "settings": self._settings(),
         }
-        if self.executor is None:
-            write_state(self.checkpoint, self.config.loaded[0], facts)
-        else:
-            save_file(self.checkpoint, json.dumps(facts))
+        write_state(self.checkpoint, self.config.loaded[0], facts)
         now = time.perf_counter()
         self._checkpoint_after = now + (now - start) / CHECKPOINT_SHARE
 
     def _load(self, checkpoint: Path) -> dict[str, int]:
         """Continue from a checkpoint; returns the sizes that the files had."""
-        facts: dict[str, Any]
-        if self.executor is None:
-            state, facts = read_state(checkpoint)
-            self._check_settings(facts["settings"])
-            self.config.loaded[0].load_state_dict(state)
-        else:
-            facts = json.loads(checkpoint.read_bytes())
-            self._check_settings(facts["settings"])
-        self.summary = Summary.from_json(facts["summary"]) if facts["summary"] else None
+        state, facts = read_state(checkpoint)
+        self._check_settings(facts["settings"])
+        self.config.loaded[0].load_state_dict(state)
+        self.summary = Summary.from_json(facts["summary"])
         self._digest = facts["digest"]
         sizes: dict[str, int] = facts["sizes"]
         return sizes
@@ -347,7 +317,7 @@ class PredictionJob:
     def _check_settings(self, before: Mapping[str, Any]) -> None:
         now = self._settings()
         if differing := [name for name in now if before.get(name) != now[name]]:
-            was, is_now = (reprlib.repr(each.get(differing[0])) for each in (before, now))
+            was, is_now = (reprlib.repr(each.get(differing[0], "")).strip("'") for each in (before, now))
             raise InvalidInputError(
                 f"{self.files[0].path} was begun with another {differing[0]}: {was}, not {is_now}. Resume it with the "
                 "same options, or begin anew with another --output."
