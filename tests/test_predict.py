@@ -270,7 +270,7 @@ def test_a_second_process_is_refused_and_loses_nothing(paths, tmp_path, every_ba
         running = job.run(paths)
         next(running)
         for resume in (False, True):
-            with pytest.raises(DataError, match=r"Another process is predicting into .*out\.csv"):
+            with pytest.raises(DataError, match=r"Another process is writing to .*out\.csv; wait"):
                 run(make_job(output), paths, resume=resume)
         assert len(list(running)) == 5
     assert [row["path"] for row in read_rows(output)] == paths

@@ -84,19 +84,23 @@ def remove_parts(folder: Path, of: Path | None = None, *, nested: bool = False) 
 
 
 @contextlib.contextmanager
-def locked(folder: Path, elsewhere: str = "another folder with -o PATH") -> Iterator[None]:
-    """Make a folder, and keep other processes from writing to it; it is a `DataError` if that fails.
+def locked(
+    target: Path, elsewhere: str = "another folder with -o PATH", lock_file: Path | None = None
+) -> Iterator[None]:
+    """Keep other processes from writing to a folder, which is made, or to a file; it is a `DataError` if that fails.
 
-    The system releases the lock when a process dies. `elsewhere` is what users can choose instead of this folder.
+    The system releases the lock when a process dies. `elsewhere` is what users can choose instead of this target.
+    Without a `lock_file`, the lock is in the folder.
     """
-    lock = FileLock(folder / ".tta-panda.lock", timeout=0)
+    path = lock_file or target / ".tta-panda.lock"
+    lock = FileLock(path, timeout=0)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout:
-        raise DataError(f"Another process is writing to {folder}; wait for it, or choose {elsewhere}.") from None
+        raise DataError(f"Another process is writing to {target}; wait for it, or choose {elsewhere}.") from None
     except OSError as error:
-        raise DataError(f"Cannot write to {folder} ({error.strerror or error}); choose {elsewhere}.") from error
+        raise DataError(f"Cannot write to {target} ({error.strerror or error}); choose {elsewhere}.") from error
     try:
         yield
     finally:

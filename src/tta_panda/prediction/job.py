@@ -17,11 +17,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-from filelock import FileLock, Timeout
-
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.executors import Executor
-from tta_panda.files import make_writable, remove_parts, writing
+from tta_panda.files import locked, make_writable, remove_parts
 from tta_panda.images import AS_SHOWN, Decoding
 from tta_panda.methods import create_method
 from tta_panda.methods.base import Method
@@ -165,23 +163,12 @@ class PredictionJob:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other processes from the output; the system releases the lock when a process dies."""
-        path = self._beside(".lock")
-        lock = FileLock(path)
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                raise DataError(
-                    f"Another process is predicting into {self.files[0].path}; wait for it, or choose another --output."
-                ) from None
-        try:
+        """Keep other processes from the output while this job has it open."""
+        lock = self._beside(".lock")
+        with locked(self.files[0].path, "another --output", lock):
             yield
-        finally:
             if not self._beside(".checkpoint").exists():
-                path.unlink(missing_ok=True)
-            lock.release()
+                lock.unlink(missing_ok=True)
 
     def _has_work(self, resume: bool) -> bool:
         """Whether anything is left to predict; what exists already must be wanted."""
