@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +13,6 @@ from tta_panda.cli.common import JsonOption, numbers, print_json, print_rows, sa
 from tta_panda.cli.interruptions import keeping
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.progress import make_console, make_progress
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 CorruptionOption = Annotated[
     str, typer.Option("--corruption", help="Names separated by commas; all stands for the fifteen.")
@@ -43,7 +40,7 @@ def corrupt(
     ] = None,
     sheet: Annotated[Path | None, typer.Option("--sheet", help="Draw a contact sheet of IN into this file.")] = None,
     skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Images that cannot be corrupted are named, but are no failure.")
+        bool, typer.Option("--skip-broken", help="Exit with 0 although images were skipped.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -56,65 +53,53 @@ def corrupt(
     if sheet is not None:
         if source is None or target is not None:
             raise InvalidInputError("A contact sheet is drawn of one image: tta-panda corrupt --sheet sheet.png IMAGE")
-        _draw(source, sheet, names, severities or [1, 2, 3, 4, 5], as_json, **how)
-    elif source is None or target is None:
+        _draw_sheet(source.expanduser(), sheet.expanduser(), names, severities or [1, 2, 3, 4, 5], as_json, **how)
+        return
+    if source is None or target is None:
         raise InvalidInputError("Two folders are needed: tta-panda corrupt IN OUT --corruption fog,snow --severity 3,5")
-    else:
-        with keeping(f"Finished images are in {target}; the same command goes on from there."):
-            skipped = _corrupt(source, target, names, severities or [5], as_json, clean=clean, workers=workers, **how)
-        raise typer.Exit(int(skipped and not skip_broken))
+    with keeping(f"Finished images are in {target}; the same command goes on from there."):
+        rows, skipped = _corrupt(
+            source.expanduser(), target.expanduser(), names, severities or [5], clean=clean, workers=workers, **how
+        )
+    show(rows, as_json, skipped=[{"image": image, "reason": reason} for image, reason in skipped.items()])
+    for image, reason in skipped.items():
+        say(f"skipped {image}: {reason}")
+    raise typer.Exit(int(bool(skipped) and not skip_broken))
 
 
 def _corrupt(
-    source: Path, target: Path, names: Sequence[str], severities: list[int], as_json: bool, *, clean: bool, **how: Any
-) -> bool:
-    """Returns whether images were skipped."""
+    source: Path, target: Path, names: Sequence[str], severities: list[int], *, clean: bool, **how: Any
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """A row for each folder that was made, and the images that were skipped, with the reasons."""
     from tta_panda.data import CLEAN
     from tta_panda.data.corruptions.folders import corrupt_folder
     from tta_panda.escapes import path_text
 
     with make_progress(f"corrupting {path_text(source.name)}", total=1.0) as progress:
-        done, skipped = corrupt_folder(
-            source.expanduser(),
-            target.expanduser(),
-            names,
-            severities,
-            clean=clean,
-            advance=partial(progress.advance, progress.task_ids[0]),
-            **how,
-        )
+        advance = partial(progress.advance, progress.task_ids[0])
+        done, skipped = corrupt_folder(source, target, names, severities, clean=clean, advance=advance, **how)
     made = [(name, severity, target / name / str(severity)) for name in names for severity in severities]
     made += [(CLEAN, 0, target)] if clean else []
     rows = [
         {"corruption": name, "severity": severity, "images": done, "folder": path_text(folder)}
         for name, severity, folder in made
     ]
-    show(rows, as_json, skipped=[{"image": image, "reason": reason} for image, reason in skipped.items()])
-    for image, reason in skipped.items():
-        say(f"skipped {image}: {reason}")
-    return bool(skipped)
+    return rows, skipped
 
 
-def _draw(source: Path, sheet: Path, names: Sequence[str], severities: list[int], as_json: bool, **how: Any) -> None:
-    from tta_panda.data.corruptions.folders import draw_sheet, read_for_sheet
+def _draw_sheet(
+    source: Path, sheet: Path, names: Sequence[str], severities: list[int], as_json: bool, **how: Any
+) -> None:
+    from tta_panda.data.corruptions.folders import draw_sheet, read_for_sheet, save_image
 
-    drawn = draw_sheet(read_for_sheet(source.expanduser()), names, severities, **how)
-    save_sheet(drawn, sheet, as_json, corruptions=list(names), severities=severities)
-
-
-def save_sheet(drawn: Image.Image, path: Path, as_json: bool, **facts: Any) -> None:
-    """Save a contact sheet, and print where it is, or a JSON document that also holds these facts."""
-    from tta_panda.data.corruptions.folders import save_image
-
-    path = path.expanduser()
     try:
-        save_image(path, drawn)
-    except (OSError, ValueError) as error:
-        raise DataError(f"Cannot write {path} ({error}). Give a file name that ends in .png.") from error
+        save_image(sheet, draw_sheet(read_for_sheet(source), names, severities, **how))
+    except ValueError as error:
+        raise DataError(f"Cannot write {sheet} ({error}). Give a file name that ends in .png.") from error
     if as_json:
-        print_json([{"sheet": str(path), **facts}])
+        print_json([{"sheet": str(sheet), "corruptions": list(names), "severities": severities}])
     else:
-        typer.echo(f"Contact sheet: {path}")
+        typer.echo(f"Contact sheet: {sheet}")
 
 
 def show(rows: list[dict[str, Any]], as_json: bool, **more: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from matplotlib.colors import hsv_to_rgb, rgb_to_hsv
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -220,8 +221,9 @@ def fog(images: Images, generators: Generators, values: Values) -> Images:
 
 def brightness(images: Images, generators: Generators, values: Values) -> Images:
     (amount,) = values
-    hue, saturation, value = to_hsv(to_unit(images))
-    return to_uint8(from_hsv(hue, saturation, np.clip(value + amount, 0, 1)))
+    hsv = rgb_to_hsv(to_unit(images))
+    hsv[..., 2] = np.clip(hsv[..., 2] + amount, 0, 1)
+    return to_uint8(hsv_to_rgb(hsv))
 
 
 _WATER = np.array([175, 238, 238], dtype=np.float32) / 255  # pale turquoise
@@ -270,8 +272,9 @@ def contrast(images: Images, generators: Generators, values: Values) -> Images:
 
 def saturate(images: Images, generators: Generators, values: Values) -> Images:
     factor, offset = values
-    hue, saturation, value = to_hsv(to_unit(images))
-    return to_uint8(from_hsv(hue, np.clip(saturation * factor + offset, 0, 1), value))
+    hsv = rgb_to_hsv(to_unit(images))
+    hsv[..., 1] = np.clip(hsv[..., 1] * factor + offset, 0, 1)
+    return to_uint8(hsv_to_rgb(hsv))
 
 
 def pixelate(images: Images, generators: Generators, values: Values) -> Images:
@@ -397,32 +400,3 @@ def clipped_zoom(images: Floats, factor: float) -> Floats:
     out *= across
     out += base
     return out
-
-
-def to_hsv(unit: Floats) -> tuple[Floats, Floats, Floats]:
-    """Hue, saturation and value, each from 0 to 1. Hue is 0 for greys."""
-    red, green, blue = unit[..., 0], unit[..., 1], unit[..., 2]
-    value = unit.max(axis=-1)
-    spread = value - unit.min(axis=-1)
-    safe = np.where(spread == 0, 1, spread)
-    sextant = np.where(
-        blue == value,
-        4 + (red - green) / safe,
-        np.where(green == value, 2 + (blue - red) / safe, (green - blue) / safe),
-    )
-    hue = np.where(spread == 0, 0, sextant / 6 % 1)
-    return hue, spread / np.where(value == 0, 1, value), value
-
-
-def from_hsv(hue: Floats, saturation: Floats, value: Floats) -> Floats:
-    """Back to red, green, blue on a last axis."""
-    sextant = np.floor(hue * 6)
-    part = hue * 6 - sextant
-    low = value * (1 - saturation)
-    falling = value * (1 - part * saturation)
-    rising = value * (1 - (1 - part) * saturation)
-    which = sextant.astype(np.intp) % 6
-    red = np.choose(which, [value, falling, low, low, rising, value])
-    green = np.choose(which, [rising, value, value, falling, low, low])
-    blue = np.choose(which, [low, low, rising, value, value, falling])
-    return np.stack([red, green, blue], axis=-1)
