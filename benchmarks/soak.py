@@ -19,19 +19,19 @@ from tta_panda import create_method, predict
 from tta_panda.evaluation.memory import memory_in_use
 from tta_panda.methods.base import Method
 
-READINGS = 50
 PICTURES = 1000  # shown again and again, under new noise
 NOISE = 20.0  # standard deviation, of 255
 
 
 def main() -> None:
     parser = make_parser(__doc__)
+    parser.add_argument("--readings", type=int, default=50, help="readings of time and memory along a stream")
     parser.add_argument("--images", type=int, default=20_000, help="length of each stream")
     parser.add_argument("--method", default="tent+panda,dmn+panda,predict", help="`predict` is tta_panda.predict")
     arguments = parser.parse_args()
     size, batches = arguments.batch_size, arguments.images // arguments.batch_size
-    if batches < READINGS:
-        parser.error(f"a stream of {batches} batches is too short; use at least --images {READINGS * size}.")
+    if batches < arguments.readings:
+        parser.error(f"a stream of {batches} batches is too short; use at least --images {arguments.readings * size}.")
     classifier = load_classifier(arguments)
     model = classifier.model
     pictures = foggy_images(PICTURES, model.image_size)
@@ -43,9 +43,9 @@ def main() -> None:
         method = create_method("clip+panda" if is_predict else name, classifier)
         stream = _predict(method, pictures, size) if is_predict else _adapt(method, pictures, size)
         memory, ratios = [], []  # after each reading; the time of a batch over that of a bare encoder pass
-        for reading in range(READINGS):
+        for reading in range(arguments.readings):
             start = now()
-            steps = (reading + 1) * batches // READINGS - reading * batches // READINGS
+            steps = (reading + 1) * batches // arguments.readings - reading * batches // arguments.readings
             for _ in itertools.islice(stream, steps):
                 pass
             adapted = now()

@@ -14,15 +14,15 @@ SMALL = ["--rounds", "1", "--batch-size", "4", "--classes", "3"]
 COMMANDS = {
     "methods": [*SMALL, "--method", "clip,bat"],
     "panda": [*SMALL, "--method", "clip"],
-    "sweep": [*SMALL, "--sweep", "clip", "clip,dmn"],
+    "sweep": [*SMALL, "--sweep", "clip"],
     "growth": [*SMALL, "--axis", "negatives", "--values", "1", "2", "4", "--method", "clip"],
     "views": [*SMALL, "--size", "32", "--views", "3"],
-    "soak": [*SMALL, "--batch-size", "1", "--images", "50", "--method", "clip+panda,predict"],
+    "soak": [*SMALL, "--images", "40", "--readings", "10", "--method", "clip+panda,predict"],
 }
 ROWS = {
     "methods": ["clip", "bat"],
     "panda": ["clip"],
-    "sweep": ["clip", "clip,dmn"],
+    "sweep": ["clip"],
     "growth": ["clip+panda"] * 4,
     "views": ["augmix", "crops"],
     "soak": ["clip+panda", "predict"],

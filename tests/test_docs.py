@@ -185,48 +185,51 @@ def own_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(command: list[str], own_package: Path, folder: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": f"{own_package}", "TERM": "dumb", "COLUMNS": "120"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Modules that a test imports from its own folder are forgotten after it."""
+    yield
+    sys.modules.pop("balanced", None)
 
 
-def test_a_method_of_ones_own_takes_thirty_lines_and_runs(tmp_path):
+def test_a_method_of_ones_own_takes_thirty_lines_and_runs(registered, own_modules, tmp_path, monkeypatch, capsys):
     method, use, trained = (block.code for block in blocks(EXTENDING, "python"))
     assert len(method.splitlines()) <= 30
     assert trained.count("class ") == 1
-    without_entry_point = tmp_path / "alone"
-    without_entry_point.mkdir()
-    (without_entry_point / "balanced.py").write_text(method)
-    printed = run([sys.executable, "-c", use], without_entry_point, tmp_path)
+    (tmp_path / "balanced.py").write_text(method)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    exec(compile(use, str(EXTENDING), "exec"), {})
+    printed = capsys.readouterr().out
     assert re.search(r"^balanced .*200 images: accuracy", printed, re.MULTILINE)
     assert re.search(r"^balanced\+panda .*200 images: accuracy", printed, re.MULTILINE)
 
 
-def test_it_is_a_method_of_the_command_line_of_workers_and_of_reports(own_package, tmp_path):
-    main = "import sys; from tta_panda.cli import main; main()"
+def test_it_is_a_method_of_the_command_line_of_workers_and_of_reports(own_package, tmp_path, monkeypatch, capsys):
     listed, benched = (each for each in commands(EXTENDING) if each[0] in ("ls", "bench"))
-    assert "strength=0.5" in run([sys.executable, "-c", main, *listed], own_package, tmp_path)
-    printed = run([sys.executable, "-c", main, *benched, "--workers", "2"], own_package, tmp_path)
-    assert "balanced+panda" in printed
-    assert "balanced+panda" in (tmp_path / "runs" / "report.html").read_text(encoding="utf-8")
-    # A report can be made where the method is not installed.
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    assert "balanced+panda" in run([sys.executable, "-c", main, "report", "runs"], elsewhere, tmp_path)
-
-
-def test_the_trained_method_trains(tmp_path):
-    code = blocks(EXTENDING, "python")[2].code + (
-        "import tta_panda\n"
-        "tta_panda.register_method('sharpest', SharpestHalf)\n"
-        "data = tta_panda.load_data('glyphs-c', 'fog', limit=20)\n"
-        "classifier = tta_panda.ZeroShotClassifier(tta_panda.load_model('mini'), data.class_names)\n"
-        "method = tta_panda.create_method('sharpest+panda', classifier, lr=1e-2, beta=0.3)\n"
-        "stream = tta_panda.Stream(data, batch_size=10, seed=0)\n"
-        "first, second = (tta_panda.evaluate(method, stream, reset=False).nll for _ in range(2))\n"
-        "print(first != second, method)\n"
+    both = "import sys; from tta_panda.cli import app\n" + "".join(
+        f"app({arguments}, standalone_mode=False)\n" for arguments in (listed, [*benched, "--workers", "2"])
     )
-    printed = run([sys.executable, "-c", code], tmp_path, tmp_path)
-    assert printed.startswith("True SharpestHalf(ZeroShotClassifier('mini', ")
+    paths = [str(own_package), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TERM": "dumb", "COLUMNS": "120"}
+    command = [sys.executable, "-c", both]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "strength=0.5" in done.stdout and "balanced+panda" in done.stdout
+    assert "balanced+panda" in (tmp_path / "runs" / "report.html").read_text(encoding="utf-8")
+    # A report can be made where the method is not installed, as it is not in this process.
+    monkeypatch.chdir(tmp_path)
+    run_command(["report", "runs"], monkeypatch)
+    assert "balanced+panda" in capsys.readouterr().out
+
+
+def test_the_trained_method_trains(registered):
+    names: dict[str, Any] = {}
+    exec(compile(blocks(EXTENDING, "python")[2].code, str(EXTENDING), "exec"), names)
+    tta_panda.register_method("sharpest", names["SharpestHalf"])
+    data = tta_panda.load_data("glyphs-c", "fog", limit=20)
+    classifier = tta_panda.ZeroShotClassifier(tta_panda.load_model("mini"), data.class_names)
+    method = tta_panda.create_method("sharpest+panda", classifier, lr=1e-2, beta=0.3)
+    stream = tta_panda.Stream(data, batch_size=10, seed=0)
+    first, second = (tta_panda.evaluate(method, stream, reset=False).nll for _ in range(2))
+    assert first != second
+    assert str(method).startswith("SharpestHalf(ZeroShotClassifier('mini', ")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
-import subprocess
 import sys
 import unicodedata
 from html.parser import HTMLParser
@@ -17,7 +15,7 @@ from records import make_record
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tta_panda.cli import app
+from tta_panda.cli import app, main
 from tta_panda.cli.common import print_rows, say
 from tta_panda.cli.report import write_report
 from tta_panda.escapes import csv_text, latex_text, markdown_text, printable
@@ -27,7 +25,6 @@ from tta_panda.reporting.cells import Cell
 from tta_panda.reporting.comparison import compare, read_comparisons
 from tta_panda.reporting.exports import to_csv, to_latex, to_markdown
 from tta_panda.reporting.figures import (
-    FORMATS,
     DotFigure,
     Dots,
     Histogram,
@@ -36,7 +33,6 @@ from tta_panda.reporting.figures import (
     LineFigure,
     Panel,
     draw,
-    to_bytes,
     to_svg,
 )
 from tta_panda.reporting.page import Part, Section, render_page
@@ -156,8 +152,10 @@ def test_pages_show_names_as_text():
 def figures() -> list:
     values = [1.0] * len(NAMES)
     dots = DotFigure("caption", NAMES[0], NAMES, [Dots.of(name, map(Cell, values)) for name in NAMES[:3]])
-    lines = [Line(name, [1, 2], [1, 2]) for name in NAMES[:5]]
-    panels = [Panel(NAMES[1], NAMES[0], lines, title) for title in NAMES[5:20]]
+    panels = [
+        Panel("x", "y", [Line(name, [1, 2], [1, 2]) for name in NAMES[place::5][:3]], NAMES[15 + place])
+        for place in range(5)
+    ]
     classes = NAMES[:20]
     counts = [1] * len(classes)
     histograms = [Histogram(name, [counts, counts], counts) for name in NAMES[:5]]
@@ -168,8 +166,6 @@ def figures() -> list:
 @pytest.mark.parametrize("figure", figures(), ids=lambda figure: type(figure).__name__)
 def test_drawings_show_names_as_text(figure):
     drawings = draw(figure)
-    for suffix in FORMATS:
-        assert to_bytes(drawings[0], suffix)
     shown = {
         "".join(each.itertext()) for drawing in drawings for each in ElementTree.fromstring(to_svg(drawing)).iter()
     }
@@ -191,12 +187,13 @@ def test_terminals_get_names_without_markup_or_control_characters(capsys):
     assert printed.err.splitlines() == [r"error: escape \x1b[31m\x07", "second line"]
 
 
-@pytest.mark.parametrize("command", [["predict", "--classes", "a,b"], ["corrupt", "--corruption", "fog"]])
+@pytest.mark.parametrize("command", ["predict --classes a,b", "corrupt --corruption fog --workers 1"])
 def test_commands_show_names_of_files_without_control_characters(command, tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "escape \x1b[31m\x07.png").write_bytes(b"no picture")
-    places = [tmp_path / "in"] if command[0] == "predict" else [tmp_path / "in", tmp_path / "out"]
-    result = CliRunner().invoke(app, [command[0], *map(str, places), *command[1:]])
+    name, *options = command.split()
+    places = [tmp_path / "in"] if name == "predict" else [tmp_path / "in", tmp_path / "out"]
+    result = CliRunner().invoke(app, [name, *map(str, places), *options])
     assert r"escape \x1b[31m\x07.png" in result.stderr and "\x1b" not in result.stderr
 
 
@@ -218,13 +215,15 @@ def test_a_report_of_nasty_names_from_records_to_page(tmp_path):
     assert "50\\% {[}red{]}" in latex_text(comparison.title)
 
 
-def test_a_terminal_that_cannot_show_every_character_still_gets_the_tables(tmp_path):
+def test_a_terminal_that_cannot_show_every_character_still_gets_the_tables(tmp_path, monkeypatch):
     store = RunStore(tmp_path)
     for method in ("clip", "clip+panda"):
         store.save(make_record(method, data="🐼"))
-    command = [sys.executable, "-c", "from tta_panda.cli import main; main()", "report", str(tmp_path)]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "TERM": "dumb"}
-    done = subprocess.run(command, capture_output=True, env=environment, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"clip\+panda +\?\n", done.stdout.decode("ascii"))  # where Δ would stand
-    assert b"Report: " in done.stdout and (tmp_path / "report.html").exists()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True))
+    monkeypatch.setattr(sys, "argv", ["tta-panda", "report", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    printed = sys.stdout.buffer.getvalue().decode("ascii")
+    assert re.search(r"clip\+panda +\?\n", printed)  # where Δ would be
+    assert "Report: " in printed and (tmp_path / "report.html").exists()
