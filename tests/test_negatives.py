@@ -42,7 +42,7 @@ def patches_of(images: Tensor, grid: PatchGrid) -> Tensor:
 
 
 @given(batches, sides, sides, patch_sizes, seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_pool_uses_every_patch_of_the_batch_at_most_once(batch, height, width, patch_size, seed):
     images = numbered(batch, height, width)
     count = math.ceil(batch / 10)
@@ -56,7 +56,7 @@ def test_pool_uses_every_patch_of_the_batch_at_most_once(batch, height, width, p
 
 
 @given(samplers, batches, sides, sides, patch_sizes, seeds)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_every_sampler_takes_whole_patches_and_keeps_the_size(sampler, batch, height, width, patch_size, seed):
     images = numbered(batch, height, width)
     untouched = images.clone()
@@ -79,7 +79,7 @@ def test_the_same_generator_gives_the_same_plan(sampler, batch, seed):
 
 
 @given(st.integers(1, 6), st.integers(2, 4), seeds)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_same_cell_keeps_places_and_never_repeats_an_input(batch, grid_side, seed):
     images = numbered(batch, 4 * grid_side, 4 * grid_side)
     plan = sample_plan("same_cell", images, 4, 5, generator(seed))

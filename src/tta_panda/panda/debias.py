@@ -82,12 +82,12 @@ class Debiaser(Stateful, ABC):
         return None
 
     @property
+    @abstractmethod
     def fixed(self) -> Correction | None:
         """The correction of every batch, where it depends on the settings alone.
 
         Where this is `Correction()`, results are exactly those of the plain method.
         """
-        return None
 
     @property
     @abstractmethod
