@@ -13,44 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tta_panda.reporting.figures import COLOURS, REFERENCE_COLOUR
+from tta_panda.reporting.figures import REFERENCE_COLOUR
 
 TILE = 64
-"""Side of a picture in pixels."""
+"""Side of a picture in pixels, which explorer.css knows, too."""
 _ACROSS = 10  # pictures in a row of a sheet
 _MAX_CLASSES = 15
 _LEFT, _TOP, _WIDTH, _HEIGHT = 44, 10, 346, 150  # of a chart, in its own units
-
-CSS = f"""
-.facts {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }}
-.facts caption {{ text-align: left; font-weight: 600; padding: .6em 0 .3em }}
-.facts, .facts * {{ border: 0 !important }}
-.facts tr {{ border-bottom: 1px solid var(--border-color-primary) !important }}
-.facts th, .facts td {{ padding: .25em .5em; text-align: right }}
-.facts th {{ font-weight: 500 }}
-.facts th:first-child {{ text-align: left }}
-.facts:has(.bar) {{ table-layout: fixed; overflow-wrap: anywhere }}  /* bars can be compared across columns */
-.facts:has(.bar) th:first-child {{ width: 24%; font-size: inherit }}
-.facts:has(.bar) th {{ font-size: 12px; padding: .25em .2em }}
-.facts .bar {{
-  background-image: linear-gradient(90deg, var(--colour) var(--share), transparent 0);
-  background-repeat: no-repeat; background-position: left bottom; background-size: calc(100% - 8px) 5px }}
-.scroll {{ overflow-x: auto }}
-.tiles {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(92px, 1fr)); gap: 10px; padding: .5em 0 }}
-.tiles figure {{ margin: 0; font-size: 12px; line-height: 1.25; text-align: center; overflow-wrap: anywhere }}
-.tiles figure > div {{
-  width: {TILE}px; height: {TILE}px; margin: 0 auto 4px; border-radius: 4px; background-size: {_ACROSS * TILE}px auto }}
-.tiles .marked > div {{ outline: 3px solid {COLOURS[1]} }}
-.charts {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(260px, 1fr)); gap: 1.5em }}
-.chart {{ width: 100%; height: auto; display: block }}
-.chart text {{ font-size: 14px; fill: currentColor }}
-.chart line {{ stroke: var(--border-color-primary) }}
-.chart polyline {{ fill: none; stroke-width: 2 }}
-.key {{ margin-right: 1.2em; white-space: nowrap; font-size: 13px }}
-.key::before {{
-  content: ""; display: inline-block; width: 14px; height: 5px; margin-right: .4em; vertical-align: middle;
-  background: var(--colour) }}
-"""
 
 
 def table(caption: str, headers: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:

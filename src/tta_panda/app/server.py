@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import gradio as gr
 from starlette.datastructures import Headers
@@ -11,7 +12,7 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tta_panda.app import drawing, tabs
+from tta_panda.app import tabs
 from tta_panda.app.batch import embedded_data, shared_model
 from tta_panda.data import load_data
 from tta_panda.errors import InvalidInputError
@@ -55,7 +56,7 @@ def serve(models: Sequence[str], host: str, port: int | None, *, open_browser: b
             inbrowser=open_browser,
             prevent_thread_lock=True,
             theme=_theme(),
-            css=drawing.CSS + tabs.CSS,
+            css_paths=Path(__file__).with_name("explorer.css"),
             footer_links=[],
             quiet=True,
             ssr_mode=False,

@@ -74,11 +74,6 @@ def _split_names(text: str) -> list[str]:
 
 # One batch
 
-CSS = """
-#beta input[type=range] {
-  height: 22px; --at: calc(10px + (100% - 23px) * var(--auto, 0));
-  background: linear-gradient(currentColor, currentColor) var(--at) 0 / 3px 100% no-repeat }
-"""
 EMBEDDED, FOLDER, UPLOAD = "embedded data", "a folder", "uploaded files"
 MAX_BETA = 2.0
 

@@ -120,6 +120,8 @@ class PredictionJob:
         shard_size: int = 1000,
     ):
         self.config = config
+        # Shards are predicted elsewhere: here, the method only has names for a summary and a state for checkpoints.
+        self._here = replace(config, device="cpu", precision="fp32", backend="torch") if executor else config
         self.files = files
         self.state = state
         self.executor = executor
@@ -166,9 +168,11 @@ class PredictionJob:
         """Keep other processes from the output while this job has it open."""
         lock = self._beside(".lock")
         with locked(self.files[0].path, "another --output", lock):
-            yield
-            if not self._beside(".checkpoint").exists():
-                lock.unlink(missing_ok=True)
+            try:
+                yield
+            finally:
+                if not self._beside(".checkpoint").exists():
+                    lock.unlink(missing_ok=True)
 
     def _has_work(self, resume: bool) -> bool:
         """Whether anything is left to predict; what exists already must be wanted."""
@@ -186,7 +190,7 @@ class PredictionJob:
         return not output.exists()
 
     def _open(self) -> None:
-        method, _ = self.config.loaded  # before anything is written
+        method, _ = self._here.loaded  # before anything is written
         self.summary = Summary.empty(method.classifier.class_names)
         if self.state is not None and self.state.exists():
             method.load_state_dict(read_state(self.state)[0])
@@ -256,8 +260,7 @@ class PredictionJob:
         left = [path for path in paths if isinstance(path, str)]
         starts = range(0, len(left), self.shard_size)
         shards = [(first + start, left[start : start + self.shard_size]) for start in starts]
-        config = replace(self.config)  # without the model, which every worker loads
-        for predictions, part in self.executor.map(partial(predict_shard, config), shards):
+        for predictions, part in self.executor.map(partial(predict_shard, self.config), shards):
             self.summary.add(part)
             yield predictions
 
@@ -287,7 +290,7 @@ class PredictionJob:
             "summary": self.summary.to_json(),
             "settings": self._settings(),
         }
-        write_state(self.checkpoint, self.config.loaded[0], facts)
+        write_state(self.checkpoint, self._here.loaded[0], facts)
         now = time.perf_counter()
         self._checkpoint_after = now + (now - start) / CHECKPOINT_SHARE
 
@@ -295,7 +298,7 @@ class PredictionJob:
         """Continue from a checkpoint; returns the sizes that the files had."""
         state, facts = read_state(checkpoint)
         self._check_settings(facts["settings"])
-        self.config.loaded[0].load_state_dict(state)
+        self._here.loaded[0].load_state_dict(state)
         self.summary = Summary.from_json(facts["summary"])
         self._digest = facts["digest"]
         sizes: dict[str, int] = facts["sizes"]
@@ -315,7 +318,7 @@ class PredictionJob:
         for file in self.files:
             file.finish()
         if self.state is not None:
-            write_state(self.state, self.config.loaded[0])
+            write_state(self.state, self._here.loaded[0])
         if self.checkpoint is not None:
             self.checkpoint.unlink()
         for file in self.files:
