@@ -11,6 +11,10 @@ class RefusedPickleError(pickle.UnpicklingError):
     """A pickle asked for something that is not allowed; nothing was run."""
 
 
+def _refuse_bytearray(_unpickler: object) -> None:
+    raise RefusedPickleError("it asks for a bytearray")
+
+
 class RestrictedUnpickler(pickle._Unpickler):  # the one in C takes as much memory as a file asks for
     """Reads plain values, and what `allowed` returns for a module and a name; None refuses the pickle.
 
@@ -20,6 +24,9 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in C takes as much memo
         encoding: of the strings of Python 2; `"bytes"` keeps them as they are.
         load_persistent: what a reference to something outside the pickle stands for; without it, they are refused.
     """
+
+    # The one opcode that takes the memory that a file declares before so many bytes were read.
+    dispatch = {**pickle._Unpickler.dispatch, pickle.BYTEARRAY8[0]: _refuse_bytearray}  # noqa: RUF012
 
     def __init__(
         self,
