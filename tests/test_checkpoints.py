@@ -13,7 +13,7 @@ from pathlib import Path
 import open_clip
 import pytest
 import torch
-from conftest import TINY
+from conftest import TINY, make_tiny
 from model_zoo import save_open_clip, save_transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -48,15 +48,14 @@ class Malicious:
 
 
 @pytest.mark.parametrize(
-    "wrap",
+    ("wrap", "suffix"),
     [
-        lambda state: state,
-        lambda state: {"state_dict": state, "epoch": 3},
-        lambda state: {"state_dict": {f"module.{name}": value for name, value in state.items()}},
+        (lambda state: state, ".bin"),
+        (lambda state: {"state_dict": state, "epoch": 3}, ".pt"),
+        (lambda state: {"state_dict": {f"module.{name}": value for name, value in state.items()}}, ".pth"),
     ],
     ids=["plain", "of training", "of several devices"],
 )
-@pytest.mark.parametrize("suffix", [".pt", ".bin", ".pth"])
 def test_torch_checkpoints_load(wrap, suffix, architecture, weights, tmp_path):
     torch.save(wrap(weights), tmp_path / f"weights{suffix}")
     model = load_model(f"{architecture}:{tmp_path / f'weights{suffix}'}")
@@ -76,8 +75,10 @@ def test_safetensors_go_before_pickles_in_a_directory(tiny_checkpoint, weights):
         load_model(str(tiny_checkpoint))
 
 
-@pytest.mark.parametrize("suffix", [".pt", ".bin", ".pth", ".safetensors", ".ckpt"])
-@pytest.mark.parametrize("writer", ["torch", "pickle"])
+@pytest.mark.parametrize(
+    ("suffix", "writer"),
+    [(".pt", "torch"), (".pth", "pickle"), (".bin", "torch"), (".safetensors", "pickle"), (".ckpt", "pickle")],
+)
 def test_a_malicious_pickle_is_not_run(suffix, writer, architecture, tmp_path):
     mark, file = tmp_path / "executed", tmp_path / f"weights{suffix}"
     content = {"state_dict": {"logit_scale": torch.zeros(())}, "extra": Malicious(mark)}
@@ -303,10 +304,10 @@ class OpenAiClip(nn.Module):
         return self.visual(pixels) * self.logit_scale
 
 
-@pytest.fixture
-def archive(tiny, tmp_path) -> Path:
-    path = tmp_path / "ViT-B-32.pt"
-    torch.jit.trace(OpenAiClip(tiny.clip), torch.zeros(1, 3, 32, 32)).save(path)
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("openai") / "ViT-B-32.pt"
+    torch.jit.trace(OpenAiClip(make_tiny().clip), torch.zeros(1, 3, 32, 32)).save(path)
     return path
 
 

