@@ -152,7 +152,7 @@ def test_names_stand_for_the_papers_experiments_the_others_or_all():
 
 def test_a_stream_that_joins_corruptions_is_one_run_for_each_seed():
     setup = Setup(seeds=(0, 1))
-    [variant] = setup.plain("clip", order="mixed").candidates
+    [variant] = setup.series("clip", order="mixed").candidates
     assert setup.runs(variant, "fog") == setup.runs(variant, "snow")
     assert [config.stream.seed for config in setup.runs(variant, "fog")] == [0, 1]
     runs = EXPERIMENTS["fig-continual"].runs(setup)
@@ -172,7 +172,7 @@ def test_ways_to_debias_are_compared_with_the_plain_method_on_the_same_stream():
         for name in CORRUPTIONS
     ]
     assert row.cells[column].value == pytest.approx(100 * statistics.fmean(changes))
-    plain = setup.plain("clip", order="correlated:0")
+    plain = setup.series("clip", order="correlated:0")
     worst = sorted(results.cell(plain, ACCURACY, name).value for name in CORRUPTIONS)[:2]
     assert tails.rows[means.rows.index(row)].cells[0].value == pytest.approx(statistics.fmean(worst))
 
@@ -193,11 +193,12 @@ def test_betas_stand_where_their_corruption_is():
     [figure] = section_of("fig-continual").figures
     accuracies, betas = figure.panels
     assert list(accuracies.names.values())[:2] == ["gauss", "shot"]
-    assert all(list(line.xs) == list(accuracies.names) for line in accuracies.lines)
+    assert all(list(line.cells) == list(accuracies.names) for line in accuracies.lines)
     for line in betas.lines:
-        assert len(line.xs) == 10 * len(CORRUPTIONS)
-        assert statistics.fmean(line.xs[:10]) == pytest.approx(0.5)  # the middle of the first corruption
-        assert line.xs[-1] < len(CORRUPTIONS)
+        places = list(line.cells)
+        assert len(places) == 10 * len(CORRUPTIONS)
+        assert statistics.fmean(places[:10]) == pytest.approx(0.5)  # the middle of the first corruption
+        assert places[-1] < len(CORRUPTIONS)
 
 
 def test_seeds_change_every_run_and_methods_share_them():
@@ -211,7 +212,7 @@ def test_seeds_change_every_run_and_methods_share_them():
 
 def test_means_and_spreads_are_over_seeds():
     setup = Setup(seeds=(0, 1, 2))
-    series = setup.plain("clip")
+    series = setup.series("clip")
     records = records_of("fig-histograms", setup)
     found = results_of("fig-histograms", setup, records).average(series, ACCURACY)
     [variant] = series.candidates
@@ -232,10 +233,10 @@ def test_the_papers_beta_needs_a_benchmark():
     with pytest.raises(InvalidInputError, match="number"):
         Setup(beta=math.nan)
     setup = papers()
-    [variant] = setup.panda("tent").candidates
+    [variant] = setup.series("tent+panda").candidates
     assert setup.method(variant).options["beta"] == 0.6
     assert setup.benchmark == "cifar10-c"
-    assert Setup(beta=0.3).method(Setup(beta=0.3).panda("tent").candidates[0]).options["beta"] == 0.3
+    assert Setup(beta=0.3).method(Setup(beta=0.3).series("tent+panda").candidates[0]).options["beta"] == 0.3
 
 
 def test_settings_go_to_every_method_that_has_them():
@@ -256,7 +257,7 @@ def test_the_best_of_the_grid_is_the_best_and_says_on_what_it_was_chosen():
     assert titles == ["plain", "+panda (auto, no labels)", "Δ", f"+panda ({BEST_OF_GRID})", "Δ", "its beta"]
     tent = next(row for row in table.rows if row.name == "tent")
     results = results_of("table-main", setup, records)
-    means = {beta: results.average(setup.panda("tent", beta=beta), ACCURACY).value for beta in BETA_GRID}
+    means = {beta: results.average(setup.series("tent+panda", beta=beta), ACCURACY).value for beta in BETA_GRID}
     assert tent.cells[3].value == max(means.values())
     assert means[tent.cells[5].value] == tent.cells[3].value
     choices = section_of("fig-beta").tables[-1]
@@ -388,11 +389,12 @@ def test_tables_as_csv_markdown_and_latex():
 
 
 def test_files_of_every_kind_of_figure(tmp_path):
-    lines = [Line.of("a", {1: Cell(1.0, 0.1), 10: Cell()}), Line("b", [1, 10], [2.0, 3.0], hue=1, kind="level")]
-    panels = [Panel("x", "y", lines, log_x=True, log_y=True), Panel("x", "y", lines[1:], names={1: "one", 10: "ten"})]
+    two = {1: Cell(1.0, 0.1), 10: Cell()}
+    lines = [Line(kind, two, hue, kind) for hue, kind in enumerate(("line", "curve", "level", "points"))]
+    panels = [Panel("x", "y", lines, log_x=True), Panel("x", "y", lines[1:], names={1: "one", 10: "ten"})]
     figures = [
-        LineFigure("caption", [*panels, Panel("x", "y", [Line("c", [1], [1.0], kind="points")], from_zero=True)]),
-        DotFigure("caption", "x", ["r", "s"], [Dots("d", [1.0, None])], ("level", 0.5), name="dots"),
+        LineFigure("caption", panels),
+        DotFigure("caption", "x", ["r", "s"], [Dots("d", [Cell(1.0), Cell()])], ("level", 0.5), name="dots"),
         HistogramFigure("caption", ["k"], ["one", "two"], [Histogram(str(i), [[1, 2]], [2, 1]) for i in range(5)], "h"),
     ]
 
@@ -402,7 +404,7 @@ def test_files_of_every_kind_of_figure(tmp_path):
         return {path.name: path.read_bytes() for path in paths}
 
     written = write("once")
-    drawings = ("fig-1", "fig-2", "fig-3", "fig-dots", "fig-h-1", "fig-h-2")
+    drawings = ("fig-1", "fig-2", "fig-dots", "fig-h-1", "fig-h-2")
     assert written.keys() == {f"{name}.{suffix}" for name in drawings for suffix in ("svg", "png", "pdf")} | {
         "fig.csv",
         "fig.md",

@@ -151,11 +151,9 @@ def test_pages_show_names_as_text():
 
 def figures() -> list:
     values = [1.0] * len(NAMES)
-    dots = DotFigure("caption", NAMES[0], NAMES, [Dots.of(name, map(Cell, values)) for name in NAMES[:3]])
-    panels = [
-        Panel("x", "y", [Line(name, [1, 2], [1, 2]) for name in NAMES[place::5][:3]], NAMES[15 + place])
-        for place in range(5)
-    ]
+    dots = DotFigure("caption", NAMES[0], NAMES, [Dots(name, list(map(Cell, values))) for name in NAMES[:3]])
+    two = {1: Cell(1.0), 2: Cell(2.0)}
+    panels = [Panel("x", "y", [Line(name, two) for name in NAMES[i::5][:3]], NAMES[15 + i]) for i in range(5)]
     classes = NAMES[:20]
     counts = [1] * len(classes)
     histograms = [Histogram(name, [counts, counts], counts) for name in NAMES[:5]]

@@ -74,7 +74,7 @@ def test_drawings_are_narrow_and_take_their_colours_from_the_page(page):
 
 
 def test_files_of_drawings_have_a_background_of_their_own():
-    [drawing] = draw(DotFigure("caption", "x", ["a"], [Dots.of("b", [Cell(1.0)])]))
+    [drawing] = draw(DotFigure("caption", "x", ["a"], [Dots("b", [Cell(1.0)])]))
     assert b"#ffffff" in to_bytes(drawing, "svg") and b"var(" not in to_bytes(drawing, "svg")
     assert "var(--line)" in to_svg(drawing)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS
@@ -14,8 +14,9 @@ from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.experiments.paper import MEAN, PaperVariant, printed_accuracy
 from tta_panda.experiments.setup import Series, Setup, Variant
+from tta_panda.methods import MethodName
 from tta_panda.reporting.cells import ACCURACY, Cell, Metric, Results, over_seeds
-from tta_panda.reporting.figures import Figure, Line, LineFigure, LineKind, Panel
+from tta_panda.reporting.figures import Figure, Line, LineFigure, Panel
 from tta_panda.reporting.page import Section
 from tta_panda.reporting.tables import Column, Row, Table, side_by_side
 
@@ -172,39 +173,67 @@ class ExperimentResults(Results[Series]):
         return self.quick_notes() + ["The search for beta is part of the tables; here, beta is auto."] * searched
 
 
-class Sweep(NamedTuple):
-    """A series for each value of an option: a line of a figure and a column of its table."""
+class SweepLine(NamedTuple):
+    """A method over the values of an option: a line of a figure and a column of its table."""
 
-    label: str
-    points: Mapping[float, Series]
+    method: str
     hue: int = 0
-    kind: LineKind = "line"
-    panel: int = 0
+    is_level: bool = False
+    """Whether it does not depend on the option."""
+    changes: Mapping[str, Any] = {}
+    """Other options of the method."""
+    label: str = ""
 
 
-def sweep_series(sweeps: Sequence[Sweep]) -> list[Series]:
-    """What sweeps compare, each series once."""
-    return list(dict.fromkeys(series for sweep in sweeps for series in sweep.points.values()))
+@dataclass(frozen=True)
+class Sweep:
+    """Methods over the values of an option: a panel of a figure, and a table."""
+
+    x: str
+    option: str
+    values: Callable[[Setup], Sequence[float]]
+    lines: Sequence[SweepLine]
+    title: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Options of all lines."""
+
+    def series(self, setup: Setup, line: SweepLine, value: float) -> Series:
+        """The runs of a line at a value. With beta 0, they are those of the plain method."""
+        if (self.option, value) == ("beta", 0) and not line.is_level:
+            return setup.series(MethodName.of(line.method).base)
+        varied = {} if line.is_level else {self.option: value}
+        return setup.series(line.method, **{**self.changes, **line.changes, **varied})
 
 
-def show_sweeps(
-    results: ExperimentResults, sweeps: Sequence[Sweep], panels: Mapping[str, str], log_x: bool = False
-) -> Shown:
-    """Mean accuracy over a range of values, as lines and as tables.
+def sweep_experiment(
+    name: str,
+    title: str,
+    about: str,
+    sweeps: Sequence[Sweep],
+    *,
+    log_x: bool = True,
+    in_paper: str = "",
+    note: str = "",
+) -> Experiment:
+    """Mean accuracy over the values of an option, as lines and as tables."""
 
-    Args:
-        panels: the title of each panel, with the title of its x axis.
-    """
-    cells = [{x: results.average(series, ACCURACY) for x, series in sweep.points.items()} for sweep in sweeps]
-    drawn, tables = [], []
-    for index, (title, x_axis) in enumerate(panels.items()):
-        shown = [(sweep, of) for sweep, of in zip(sweeps, cells, strict=True) if sweep.panel == index]
-        lines = [Line.of(sweep.label, of, sweep.hue, sweep.kind) for sweep, of in shown]
-        drawn.append(Panel(x_axis, ACCURACY.title, lines, title if len(panels) > 1 else "", log_x))
-        xs = sorted({x for _, of in shown for x in of})
-        rows = [Row(f"{x:g}", [of.get(x, Cell()) for _, of in shown]) for x in xs]
-        columns = [Column.of(ACCURACY, sweep.label) for sweep, _ in shown]
-        heading = f"{title}: accuracy (%), {results.where}"
-        tables.append(Table(heading, x_axis, columns, rows, name=str(index + 1) if index else ""))
-    caption = f"{results.about} {results.where.capitalize()}; bars are one s.d. over seeds."
-    return Shown(tables, [LineFigure(caption, drawn)], results.sweep_notes())
+    def series(setup: Setup) -> list[Series]:
+        found = [s.series(setup, line, x) for s in sweeps for line in s.lines for x in s.values(setup)]
+        return list(dict.fromkeys(found))
+
+    def show(results: ExperimentResults) -> Shown:
+        panels, tables = [], []
+        for index, sweep in enumerate(sweeps):
+            xs, lines = sweep.values(results.setup), []
+            for line in sweep.lines:
+                cells = {x: results.average(sweep.series(results.setup, line, x), ACCURACY) for x in xs}
+                lines.append(Line(line.label or line.method, cells, line.hue, "level" if line.is_level else "line"))
+            panels.append(Panel(sweep.x, ACCURACY.title, lines, sweep.title, log_x))
+            columns = [Column.of(ACCURACY, line.label) for line in lines]
+            rows = [Row(f"{x:g}", [line.cells[x] for line in lines]) for x in xs]
+            heading = f"{sweep.title or title}: accuracy (%), {results.where}"
+            tables.append(Table(heading, sweep.x, columns, rows, name=str(index + 1) if index else ""))
+        caption = f"{about} {results.where.capitalize()}; bars are one s.d. over seeds."
+        return Shown(tables, [LineFigure(caption, panels)], [*results.sweep_notes(), *([note] if note else [])])
+
+    return Experiment(name, title, about, series, show, Setup.sensitivity_corruptions, in_paper)

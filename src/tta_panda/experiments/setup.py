@@ -139,27 +139,21 @@ class Setup:
         """Whether a series with Panda has its beta from where the paper has it: a search on test labels."""
         return self.beta == "paper" or len(series.candidates) > 1
 
-    @property
     def sensitivity_corruptions(self) -> tuple[str, ...]:
         """Where grids of settings are tried: everywhere, or on one corruption of each group."""
         return tuple(names[0] for names in GROUPS.values()) if self.quick else CORRUPTIONS
 
-    def plain(self, method: str, label: str = "", **changes: Any) -> Series:
-        """A method as it is; `changes` as `variant` takes them."""
-        return Series(label or method, (self.variant(method, **changes),))
+    def series(self, method: str, label: str = "", **changes: Any) -> Series:
+        """A method by name, with `changes` as `variant` takes them.
 
-    def panda(self, method: str, label: str = "", **changes: Any) -> Series:
-        """The method with Panda, with the beta that was asked for; where that is a grid, with `auto`."""
-        asked: dict[str, Any] = {"paper": {}, "grid": {"beta": "auto"}}.get(str(self.beta), {"beta": self.beta})
-        label = label or f"{method}+panda"
-        label = f"{label} ({AUTO})" if self.beta == "grid" and "beta" not in changes else label
-        return Series(label, (self.variant(f"{method}+panda", **{**asked, **changes}),))
-
-    def debiased(self, method: str, way: str, **changes: Any) -> Series:
-        """The method debiased in one of the `DEBIASES`; the beta that was asked for is that of Panda alone."""
-        if way == "panda":
-            return self.panda(method, **changes)
-        return self.plain(str(MethodName(method, way)), **changes)
+        With Panda it has the beta that was asked for; where that is a grid, `auto`.
+        """
+        label = label or method
+        if MethodName.of(method).debias == "panda":
+            label = f"{label} ({AUTO})" if self.beta == "grid" and "beta" not in changes else label
+            asked: dict[str, Any] = {"paper": {}, "grid": {"beta": "auto"}}.get(str(self.beta), {"beta": self.beta})
+            changes = {**asked, **changes}
+        return Series(label, (self.variant(method, **changes),))
 
     def best_of_grid(self, method: str, label: str = "", **changes: Any) -> Series:
         """The method with the best beta of the paper's grid, chosen on test labels."""
@@ -168,8 +162,8 @@ class Setup:
 
     def with_panda(self, method: str) -> list[Series]:
         """All that a table shows of a method with Panda: one series, or under a grid search that and the best of it."""
-        series = [self.panda(method)]
-        return [*series, self.best_of_grid(method)] if self.beta == "grid" else series
+        grid = [self.best_of_grid(method)] if self.beta == "grid" else []
+        return [self.series(f"{method}+panda"), *grid]
 
     def variant(self, method: str, *, quick_images: int = QUICK_IMAGES, **changes: Any) -> Variant:
         """A method with changes to its options and to its streams.

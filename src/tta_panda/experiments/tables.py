@@ -64,7 +64,7 @@ def _by_corruption(title: str, metric: Metric, rows: Mapping[str, Callable[[str]
 
 
 def _plain_and_panda(methods: Sequence[str], setup: Setup) -> list[Series]:
-    return [series for name in methods for series in (setup.plain(name), *setup.with_panda(name))]
+    return [series for name in methods for series in (setup.series(name), *setup.with_panda(name))]
 
 
 def _accuracy_table(results: ExperimentResults, methods: Sequence[str]) -> Table:
@@ -76,7 +76,7 @@ def _accuracy_table(results: ExperimentResults, methods: Sequence[str]) -> Table
     columns += [Column("its beta")] if setup.beta == "grid" else []
     rows = []
     for name in methods:
-        cells = [plain := results.accuracy(setup.plain(name), name, "plain")]
+        cells = [plain := results.accuracy(setup.series(name), name, "plain")]
         for series in setup.with_panda(name):
             panda = results.accuracy(series, name, "panda")
             cells += [panda, panda - plain]
@@ -89,7 +89,7 @@ def _accuracy_table(results: ExperimentResults, methods: Sequence[str]) -> Table
 def _accuracy_dots(table: Table) -> DotFigure:
     """The accuracies of a table."""
     shown = [(i, column.title) for i, column in enumerate(table.columns) if column.better and not column.is_delta]
-    dots = [Dots.of(title, (row.cells[index] for row in table.rows)) for index, title in shown]
+    dots = [Dots(title, [row.cells[index] for row in table.rows]) for index, title in shown]
     caption = f"{table.title}. Bars are one s.d. over seeds."
     return DotFigure(caption, ACCURACY.title, [row.name for row in table.rows], dots)
 
@@ -101,7 +101,7 @@ def _quality_table(results: ExperimentResults, methods: Sequence[str]) -> Table:
     columns = [Column.of(metric, f"{metric.short}{suffix}") for metric in metrics for suffix in ("", f" +panda{way}")]
     rows = []
     for name in methods:
-        pair = (results.setup.plain(name), results.setup.panda(name))
+        pair = (results.setup.series(name), results.setup.series(f"{name}+panda"))
         rows.append(Row(name, [results.average(series, metric) for metric in metrics for series in pair]))
     names = ", ".join([metrics[0].heading, *(metric.title for metric in metrics[1:])])
     note = f"Lower is better throughout. {_ZERO_NOTE}"
@@ -120,7 +120,7 @@ def _show_corruptions(results: ExperimentResults) -> Shown:
     accuracies: dict[str, Callable[[str], Cell]] = {}
     biases: dict[str, Callable[[str], Cell]] = {}
     for name in METHODS:
-        variants: list[tuple[Series, PaperVariant]] = [(setup.plain(name), "plain")]
+        variants: list[tuple[Series, PaperVariant]] = [(setup.series(name), "plain")]
         variants += [(series, "panda") for series in setup.with_panda(name)]
         for series, variant in variants:
             accuracies[series.label] = partial(results.accuracy, series, name, variant)
@@ -148,7 +148,7 @@ def _cost_table(results: ExperimentResults, methods: Sequence[str]) -> Table:
 
     rows = []
     for name in methods:
-        pair = (results.setup.plain(name), results.setup.panda(name))
+        pair = (results.setup.series(name), results.setup.series(f"{name}+panda"))
         images = [results.encoded_per_image(series, "images", "images_with_gradient") for series in pair]
         trained = results.encoded_per_image(pair[0], "images_with_gradient")
         rows.append(Row(name, [*images, trained, *map(seconds, pair)]))
@@ -209,7 +209,7 @@ _TIME_NOTE = (
 
 
 def _timed_pair(setup: Setup, name: str) -> list[Series]:
-    return [make(name, quick_images=_TIMED_QUICK_IMAGES) for make in (setup.plain, setup.panda)]
+    return [setup.series(each, quick_images=_TIMED_QUICK_IMAGES) for each in (name, f"{name}+panda")]
 
 
 def _show_time(results: ExperimentResults) -> Shown:
@@ -246,7 +246,7 @@ _NEGATIVE_ROWS: dict[str, tuple[str, PaperVariant]] = {
 
 def _negative_series(setup: Setup) -> list[Series]:
     clip, deyo, offset = _NEGATIVE_ROWS
-    rows = [setup.plain("clip", clip), setup.plain("deyo", deyo), setup.panda("deyo", offset, destroy="none")]
+    rows = [setup.series("clip", clip), setup.series("deyo", deyo), setup.series("deyo+panda", offset, destroy="none")]
     return [*rows, setup.best_of_grid("deyo", offset, destroy="none")] if setup.beta == "grid" else rows
 
 
@@ -283,8 +283,8 @@ def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
     for method in methods:
         for stream in streams:
             changes = STREAMS[stream]
-            debiased = [setup.debiased(method, way, **changes) for way in DEBIASES]
-            rows[f"{method}, {stream}"] = [setup.plain(method, **changes), *debiased]
+            names = [method, *(f"{method}+{way}" for way in DEBIASES)]
+            rows[f"{method}, {stream}"] = [setup.series(name, **changes) for name in names]
     return rows
 
 
@@ -313,8 +313,8 @@ def _beta_rows(setup: Setup) -> dict[str, list[Series]]:
     rows = {}
     for name, stream in STREAMS.items():
         changes = {**stream, "quick_images": _BETA_QUICK_IMAGES}
-        panda = [setup.panda("clip", beta=beta, **changes) for beta in _BETAS]
-        rows[name] = [setup.plain("clip", **changes), *panda]
+        panda = [setup.series("clip+panda", beta=beta, **changes) for beta in _BETAS]
+        rows[name] = [setup.series("clip", **changes), *panda]
     return rows
 
 
@@ -363,7 +363,7 @@ TABLES = (
         "table-pda",
         "Positive augmentation against Panda",
         "TPT, Zero and TPS, which look at many views of each image, against Tent with Panda.",
-        lambda setup: [*(setup.plain(name) for name in _POSITIVE), *setup.with_panda("tent")],
+        lambda setup: [*(setup.series(name) for name in _POSITIVE), *setup.with_panda("tent")],
         _show_positive,
         in_paper="Table 2",
         compares_benchmarks=True,
@@ -393,7 +393,7 @@ TABLES = (
         "Accuracy, bias, calibration and cost of the paper's methods and of newer ones, and what Panda changes.",
         lambda setup: _plain_and_panda(list(ALL_METHODS), setup),
         _show_beyond,
-        lambda setup: setup.sensitivity_corruptions,
+        Setup.sensitivity_corruptions,
     ),
     Experiment(
         "table-streams",
@@ -401,7 +401,7 @@ TABLES = (
         "Accuracy of plain methods, and what each way to debias changes, on streams of several kinds.",
         lambda setup: [series for row in _stream_rows(setup).values() for series in row],
         _show_streams,
-        lambda setup: setup.sensitivity_corruptions,
+        Setup.sensitivity_corruptions,
     ),
     Experiment(
         "table-beta",
@@ -409,6 +409,6 @@ TABLES = (
         "What Panda changes in CLIP's accuracy with beta auto, which needs no labels, and with a fixed beta.",
         lambda setup: [series for row in _beta_rows(setup).values() for series in row],
         _show_betas,
-        lambda setup: setup.sensitivity_corruptions,
+        Setup.sensitivity_corruptions,
     ),
 )

@@ -25,6 +25,7 @@ from tta_panda.reporting.cells import (
     Cell,
     Metric,
     Results,
+    S,
     over_seeds,
     tenth_of,
 )
@@ -171,28 +172,48 @@ def _cells(configs: Sequence[RunConfig]) -> dict[tuple[MethodConfig, str], list[
 
 def corruption_table(comparison: Comparison, metric: Metric) -> Table:
     """Corruptions down; across, each method, its debiased variants and their differences."""
-    pairs = comparison.pairs
-    shown: list[tuple[Column, MethodConfig, MethodConfig | None]] = []
+    debiased = {plain: [other for first, other in comparison.pairs if first == plain] for plain, _ in comparison.pairs}
+    compared: list[tuple[Column, MethodConfig, MethodConfig | None]] = []
     for method in comparison.methods:
-        if any(method == debiased for _, debiased in pairs):
+        if any(method in others for others in debiased.values()):
             continue
-        shown.append((Column.of(metric, comparison.label(method)), method, None))
-        for debiased in (debiased for plain, debiased in pairs if plain == method):
-            shown.append((Column.of(metric, comparison.label(debiased)), debiased, None))
-            shown.append((Column.delta(metric), debiased, method))
+        compared.append((Column.of(metric, comparison.label(method)), method, None))
+        for other in debiased.get(method, []):
+            compared.append((Column.of(metric, comparison.label(other)), other, None))
+            compared.append((Column.delta(metric), other, method))
+    corruptions = comparison.corruptions
+    table = table_by_corruption(comparison, metric, compared, corruptions, comparison.has_clean, tail=True)
+    return replace(table, name=metric.field)
 
-    def cells(look_up: Callable[[MethodConfig], Cell]) -> list[Cell]:
-        return [look_up(m) if minus is None else look_up(m) - look_up(minus) for _, m, minus in shown]
 
-    names = ([("", CLEAN)] if comparison.has_clean else []) + corruption_rows(comparison.corruptions)
-    rows = [Row(name, cells(partial(comparison.cell, metric=metric, corruption=name)), group) for group, name in names]
-    if len(comparison.corruptions) > 1:
-        means = cells(lambda method: comparison.mean(method, metric, comparison.corruptions))
-        rows.append(Row(f"mean of {len(comparison.corruptions)}", means, is_mean=True))
-    if (worst := tenth_of(comparison.corruptions)) > 1:
-        tails = cells(lambda method: comparison.tail(method, metric, comparison.corruptions))
-        rows.append(Row(f"worst {worst}", tails, is_mean=True))
-    return Table(metric.heading, "corruption", [column for column, _, _ in shown], rows, name=metric.field)
+def table_by_corruption(
+    results: Results[S],
+    metric: Metric,
+    compared: Sequence[tuple[Column, S, S | None]],
+    corruptions: Sequence[str],
+    clean: bool = False,
+    tail: bool = False,
+) -> Table:
+    """Corruptions down, with their mean; across, series or their differences.
+
+    Args:
+        compared: columns, each with its series and, for a difference, the series to subtract.
+        clean: whether there is a row of clean images.
+        tail: whether there is a row of the worst tenth of the corruptions, where that is more than one.
+    """
+
+    def cells(look_up: Callable[[S], Cell]) -> list[Cell]:
+        return [look_up(series) if minus is None else look_up(series) - look_up(minus) for _, series, minus in compared]
+
+    names = ([("", CLEAN)] if clean else []) + corruption_rows(corruptions)
+    rows = [Row(name, cells(partial(results.cell, metric=metric, corruption=name)), group) for group, name in names]
+    if len(corruptions) > 1:
+        means = cells(partial(results.mean, metric=metric, corruptions=corruptions))
+        rows.append(Row(f"mean of {len(corruptions)}", means, is_mean=True))
+    if tail and tenth_of(corruptions) > 1:
+        worst = cells(partial(results.tail, metric=metric, corruptions=corruptions))
+        rows.append(Row(f"worst {tenth_of(corruptions)}", worst, is_mean=True))
+    return Table(metric.heading, "corruption", [column for column, _, _ in compared], rows)
 
 
 def corruption_rows(corruptions: Sequence[str]) -> list[tuple[str, str]]:

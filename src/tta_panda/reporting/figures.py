@@ -11,49 +11,36 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from tta_panda.escapes import printable
 from tta_panda.reporting.cells import Cell, Metric, Results
 
 S = TypeVar("S")
-LineKind = Literal["line", "level", "points"]
+LineKind = Literal["line", "curve", "level", "points"]
+"""Markers with bars of one s.d., joined; a curve without markers; a dashed line for a value that does not depend on x;
+points that are not joined."""
 
 
-def _values_and_sds(cells: Iterable[Cell]) -> tuple[list[float | None], list[float | None]]:
-    found = list(cells)
-    return [cell.value for cell in found], [cell.sd for cell in found]
-
-
-@dataclass(frozen=True)
-class Line:
-    """Points over x. Lines of one hue belong together: a method, and what it is compared with."""
+class Line(NamedTuple):
+    """Cells over x. Lines of one hue belong together: a method, and what it is compared with."""
 
     label: str
-    xs: Sequence[float]
-    ys: Sequence[float | None]
-    sds: Sequence[float | None] = ()
+    cells: Mapping[float, Cell]
     hue: int = 0
     kind: LineKind = "line"
-    """`level`: a dashed line without markers, as for a value that does not depend on x."""
-
-    @classmethod
-    def of(cls, label: str, cells: Mapping[float, Cell], hue: int = 0, kind: LineKind = "line") -> Line:
-        return cls(label, list(cells), *_values_and_sds(cells.values()), hue, kind)
 
 
 @dataclass(frozen=True)
 class Panel:
+    """Lines over one x axis."""
+
     x: str
     y: str
     lines: Sequence[Line]
     title: str = ""
     log_x: bool = False
-    log_y: bool = False
-    from_zero: bool = False
-    """Whether y begins at zero, so that small changes look small."""
     names: Mapping[float, str] = field(default_factory=dict)
-    """Of parts of the x axis, each in the place of its number: domains, say, that follow each other."""
+    """Labels of the x axis by their places: of domains that follow each other, for instance."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +53,15 @@ class LineFigure:
 
 
 class Dots(NamedTuple):
-    label: str
-    values: Sequence[float | None]
-    sds: Sequence[float | None] = ()
+    """A cell for each row of a figure."""
 
-    @classmethod
-    def of(cls, label: str, cells: Iterable[Cell]) -> Dots:
-        return cls(label, *_values_and_sds(cells))
+    label: str
+    cells: Sequence[Cell]
 
 
 @dataclass(frozen=True)
 class DotFigure:
-    """Rows with a dot of each kind; a level that they are compared with as a line."""
+    """Rows with several dots each, and a level to compare them with as a line."""
 
     caption: str
     x: str
@@ -117,8 +101,7 @@ def corruption_dots(
     level: tuple[str, float] | None = None,
 ) -> DotFigure:
     """A metric of each series on each corruption."""
-    cells = {label: [results.cell(each, metric, name) for name in corruptions] for label, each in series.items()}
-    dots = [Dots.of(label, of) for label, of in cells.items()]
+    dots = [Dots(label, [results.cell(each, metric, name) for name in corruptions]) for label, each in series.items()]
     caption = f"{caption} {metric.better.capitalize()} is better."
     return DotFigure(caption, metric.title, _spaced(corruptions), dots, level)
 
@@ -194,18 +177,10 @@ def _draw_panel(panel: Panel) -> Drawing:
     axes = drawing.subplots()
     drawn = [_draw_line(axes, line) for line in panel.lines]
     if panel.log_x:
-        values = sorted({x for line in panel.lines for x in line.xs})
+        values = sorted({x for line in panel.lines for x in line.cells})
         axes.set_xscale("log")
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.minorticks_off()
-    if panel.log_y:
-        axes.set_yscale("log")
-        bottom, top = axes.get_ylim()
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5) if top < 20 * bottom else (1,)))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    if panel.from_zero:
-        axes.set_ylim(bottom=0)
     if panel.names:
         axes.set_xticks(list(panel.names), map(_name, panel.names.values()), rotation=90, fontsize=8)
     axes.set_axisbelow(True)
@@ -218,19 +193,17 @@ def _draw_panel(panel: Panel) -> Drawing:
 
 
 def _draw_line(axes: Axes, line: Line) -> Any:
-    """Draws it, and gives what a legend shows of it."""
+    """Draw a line, and return what a legend shows of it."""
     colour, marker = COLOURS[line.hue % len(COLOURS)], MARKERS[line.hue % len(MARKERS)]
-    heights = _known(line.ys)
+    xs, heights = list(line.cells), _values(line.cells.values())
     if line.kind == "level":
-        return axes.plot(line.xs, heights, color=colour, linestyle="--", linewidth=1.2)[0]
+        return axes.plot(xs, heights, color=colour, linestyle="--", linewidth=1.2)[0]
     if line.kind == "points":
-        return axes.plot(line.xs, heights, marker, color=colour, markersize=5, markerfacecolor=_PAPER)[0]
-    if not line.sds:  # a closed form, which points lie upon
-        return axes.plot(line.xs, heights, color=colour, linewidth=1.5)[0]
-    errors = _known(line.sds, 0.0)
-    return axes.errorbar(
-        line.xs, heights, errors, color=colour, marker=marker, markersize=4.5, linewidth=1.5, capsize=2.5
-    )
+        return axes.plot(xs, heights, marker, color=colour, markersize=5, markerfacecolor=_PAPER)[0]
+    if line.kind == "curve":
+        return axes.plot(xs, heights, color=colour, linewidth=1.5)[0]
+    errors = _errors(line.cells.values())
+    return axes.errorbar(xs, heights, errors, color=colour, marker=marker, markersize=4.5, linewidth=1.5, capsize=2.5)
 
 
 def _draw_dots(figure: DotFigure) -> Drawing:
@@ -240,17 +213,17 @@ def _draw_dots(figure: DotFigure) -> Drawing:
         # A little apart, so that neither hides the other where they are equal.
         places = [row + 0.2 * (index - (len(figure.dots) - 1) / 2) for row in range(len(figure.rows))]
         axes.errorbar(
-            _known(dots.values),
+            _values(dots.cells),
             places,
-            xerr=_known(dots.sds, 0.0) if dots.sds else None,
+            xerr=_errors(dots.cells),
             fmt=MARKERS[index % len(MARKERS)],
             color=COLOURS[index % len(COLOURS)],
             markersize=4.5,
             elinewidth=0.8,
             label=_name(dots.label),
         )
-    for row, values in enumerate(zip(*(dots.values for dots in figure.dots), strict=True)):
-        if known := [value for value in values if value is not None]:
+    for row, cells in enumerate(zip(*(dots.cells for dots in figure.dots), strict=True)):
+        if known := [cell.value for cell in cells if cell.value is not None]:
             axes.hlines(row, min(known), max(known), color=REFERENCE_COLOUR, linewidth=0.8, zorder=1)
     if figure.level is not None:
         axes.axvline(figure.level[1], color=REFERENCE_COLOUR, linestyle="--", linewidth=1, label=figure.level[0])
@@ -299,9 +272,13 @@ def _draw_histogram(axes: Axes, histogram: Histogram, kinds: Sequence[str]) -> N
     axes.set_xticks([])
 
 
-def _known(values: Sequence[float | None], otherwise: float = math.nan) -> list[float]:
-    """Matplotlib leaves out what is not a number."""
-    return [otherwise if value is None else value for value in values]
+def _values(cells: Iterable[Cell]) -> list[float]:
+    """NaN where there is no value: matplotlib omits it."""
+    return [math.nan if cell.value is None else cell.value for cell in cells]
+
+
+def _errors(cells: Iterable[Cell]) -> list[float]:
+    return [cell.sd or 0.0 for cell in cells]
 
 
 def to_svg(drawing: Drawing) -> str:
