@@ -111,8 +111,8 @@ def folder(tmp_path):
 
 
 def test_pictures_of_a_folder_are_labelled_corrupted_and_broken_ones_named(folder, mini):
-    clean = batches.read_folder(str(folder), [], mini, "clean", 5, 100)
-    foggy = batches.read_folder(str(folder), [], mini, "fog", 3, 100)
+    clean = batches.read_folder(str(folder), [], mini, 100)
+    foggy = clean.corrupted("fog", 3)
     assert clean.class_names == ("gear", "star")
     assert sorted(clean.labels.tolist()) == [0, 0, 0, 1, 1, 1]
     assert clean.images.shape == (6, 32, 32, 3)
@@ -121,7 +121,7 @@ def test_pictures_of_a_folder_are_labelled_corrupted_and_broken_ones_named(folde
 
 
 def test_uploads_have_no_labels(folder, mini, mini_classifier):
-    found = batches.read_files(sorted((folder / "gear").iterdir()), ["star", "gear"], mini, "clean", 5)
+    found = batches.read_files(sorted((folder / "gear").iterdir()), ["star", "gear"], mini)
     assert found.labels.tolist() == [UNLABELLED] * 3
     shown = EncodedBatch(found, batches.shared_classifier("mini", found.class_names))
     assert shown.auto.metrics is None and shown.label_counts is None
@@ -130,17 +130,17 @@ def test_uploads_have_no_labels(folder, mini, mini_classifier):
 
 def test_what_is_wrong_with_pictures_is_a_sentence(folder, mini):
     with pytest.raises(DataError, match=r"None of the pictures can be read\. broken\.png: not a picture"):
-        batches.read_files([folder / "star" / "broken.png"], ["a", "b"], mini, "clean", 5)
+        batches.read_files([folder / "star" / "broken.png"], ["a", "b"], mini)
     with pytest.raises(InvalidInputError, match="Cannot infer the class names"):
-        batches.read_files([folder / "star" / "0.png"], [], mini, "clean", 5)
+        batches.read_files([folder / "star" / "0.png"], [], mini)
     with pytest.raises(InvalidInputError, match="Cannot infer the class names"):
-        batches.read_folder(str(folder / "star"), [], mini, "clean", 5, 10)
+        batches.read_folder(str(folder / "star"), [], mini, 10)
     with pytest.raises(InvalidInputError, match="Name a folder"):
-        batches.read_folder("", [], mini, "clean", 5, 10)
+        batches.read_folder("", [], mini, 10)
     with pytest.raises(InvalidInputError, match="Upload"):
-        batches.read_files([], ["a", "b"], mini, "clean", 5)
+        batches.read_files([], ["a", "b"], mini)
     with pytest.raises(DataError, match="nowhere"):
-        batches.read_folder(str(folder / "nowhere"), [], mini, "clean", 5, 10)
+        batches.read_folder(str(folder / "nowhere"), [], mini, 10)
 
 
 def test_a_stream_step_by_step_is_the_stream_at_once(mini_classifier):

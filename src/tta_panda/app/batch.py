@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -74,6 +74,12 @@ class Pictures:
         """Images as models take them (B, 3, H, W)."""
         return torch.tensor(self.images).permute(0, 3, 1, 2)
 
+    def corrupted(self, corruption: str, severity: int) -> Pictures:
+        """The same pictures, corrupted."""
+        if corruption == CLEAN:
+            return self
+        return replace(self, images=corrupt_batch(self.images, corruption, severity, seed=0))
+
 
 def read_data(name: str, corruption: str, severity: int, count: int, seed: int = 0) -> Pictures:
     """The first pictures of a shuffled stream of embedded data."""
@@ -82,9 +88,7 @@ def read_data(name: str, corruption: str, severity: int, count: int, seed: int =
     return Pictures(dataset.images_at(chosen), torch.from_numpy(dataset.labels[chosen]), dataset.class_names)
 
 
-def read_folder(
-    folder: str, class_names: Sequence[str], model: ImageModel, corruption: str, severity: int, count: int
-) -> Pictures:
+def read_folder(folder: str, class_names: Sequence[str], model: ImageModel, count: int) -> Pictures:
     """Random pictures of a folder; its sub-folders name the classes if `class_names` is empty."""
     if not folder:
         raise InvalidInputError("Name a folder of pictures first.")
@@ -100,29 +104,20 @@ def read_folder(
     label_of, places = labels_by_folder(folders, names), {name: k for k, name in enumerate(names)}
     chosen = [found[index] for index in np.random.default_rng(0).permutation(len(found))[:count]]
     labels = [places.get(label_of(str(path)) or "", UNLABELLED) for path in chosen]
-    return _read(chosen, labels, names, model, corruption, severity)
+    return _read(chosen, labels, names, model)
 
 
-def read_files(
-    files: Sequence[Path], class_names: Sequence[str], model: ImageModel, corruption: str, severity: int
-) -> Pictures:
+def read_files(files: Sequence[Path], class_names: Sequence[str], model: ImageModel) -> Pictures:
     """Pictures of unknown class."""
     if not files:
         raise InvalidInputError("Upload one picture or more first.")
     if len(class_names) < 2:
         raise InvalidInputError("Cannot infer the class names; write two or more, as in: cat, dog, bird.")
-    return _read(files, [UNLABELLED] * len(files), class_names, model, corruption, severity)
+    return _read(files, [UNLABELLED] * len(files), class_names, model)
 
 
-def _read(
-    files: Sequence[Path],
-    labels: Sequence[int],
-    class_names: Sequence[str],
-    model: ImageModel,
-    corruption: str,
-    severity: int,
-) -> Pictures:
-    """Pictures cropped to the model's size, then corrupted; what cannot be read is skipped and named."""
+def _read(files: Sequence[Path], labels: Sequence[int], class_names: Sequence[str], model: ImageModel) -> Pictures:
+    """Pictures cropped to the model's size; what cannot be read is skipped and named."""
     decoded = list(map(Decoder(framing_of(model)), files))
     skipped = tuple(f"{Path(d.path or '').name}: {d.error.reason}" for d in decoded if d.error)
     images = [each.image for each in decoded if each.image is not None]
@@ -130,8 +125,6 @@ def _read(
         raise DataError(f"None of the pictures can be read. {'; '.join(skipped)}.")
     known = [label for label, each in zip(labels, decoded, strict=True) if each.image is not None]
     pixels = torch.stack(images).permute(0, 2, 3, 1).numpy()
-    if corruption != CLEAN:
-        pixels = corrupt_batch(pixels, corruption, severity, seed=0)
     return Pictures(pixels, torch.tensor(known), tuple(class_names), skipped)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -43,28 +42,13 @@ NO_PROGRESS: Any = {"queue": False, "show_progress": "hidden"}
 """For what takes milliseconds."""
 
 
-def shows_errors(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """The same handler; the page shows the message of an error of this package."""
-
-    @functools.wraps(handler)
-    def call(*arguments: Any) -> Any:
-        try:
-            return handler(*arguments)
-        except TtaPandaError as error:
-            raise _shown(error) from error
-
-    @functools.wraps(handler)
-    def iterate(*arguments: Any) -> Iterator[Any]:
-        try:
-            yield from handler(*arguments)
-        except TtaPandaError as error:
-            raise _shown(error) from error
-
-    return iterate if inspect.isgeneratorfunction(handler) else call
-
-
-def _shown(error: TtaPandaError) -> gr.Error:
-    return gr.Error(str(error), print_exception=False)
+@contextmanager
+def errors_shown() -> Iterator[None]:
+    """Show errors of this package on the page, as what they say."""
+    try:
+        yield
+    except TtaPandaError as error:
+        raise gr.Error(str(error), print_exception=False) from error
 
 
 def _split_names(text: str) -> list[str]:
@@ -127,7 +111,7 @@ def _fields_of(source: str) -> list[Any]:
     return [gr.update(visible=is_shown) for is_shown in shown]
 
 
-@shows_errors
+@errors_shown()
 def _encode(
     source: str,
     data: str,
@@ -147,9 +131,10 @@ def _encode(
     if source == EMBEDDED:
         found = batches.read_data(data, corruption, severity, count)
     elif source == FOLDER:
-        found = batches.read_folder(folder.strip(), names, loaded, corruption, severity, count)
+        found = batches.read_folder(folder.strip(), names, loaded, count).corrupted(corruption, severity)
     else:
-        found = batches.read_files([Path(file) for file in files or ()][:count], names, loaded, corruption, severity)
+        uploaded = [Path(file) for file in files or ()][:count]
+        found = batches.read_files(uploaded, names, loaded).corrupted(corruption, severity)
     for file in found.skipped:
         gr.Warning(f"Skipped {file}.")
     progress(0.6, desc="Encoding")
@@ -171,12 +156,12 @@ def _at(beta: float, batch: EncodedBatch) -> Any:
     return gr.update(value=round(beta, 2), info=f"auto chooses {batch.auto.beta:.2f}, where the mark is")
 
 
-@shows_errors
+@errors_shown()
 def _move(batch: EncodedBatch | None, beta: float) -> Any:
     return gr.skip() if batch is None else batches.batch_outcome(batch, batch.at(beta))
 
 
-@shows_errors
+@errors_shown()
 def _set_to_auto(batch: EncodedBatch | None) -> Any:
     return (
         (gr.skip(), gr.skip())
@@ -226,7 +211,7 @@ Playing = tuple[tuple[str, str, str], Player]
 """A stream, and the names of the model, second method and data that it was begun with."""
 
 
-@shows_errors
+@errors_shown()
 def _step(playing: Playing | None, model: str, second: str, data: str, *changing: Any) -> tuple[Playing, str, str]:
     """The next batch; of a new stream where there is none, or where it was begun with others."""
     begun_with = (model, second, data)
@@ -276,7 +261,7 @@ def add_records_tab() -> None:
     grid.select(_choose_cell, [folders, title, table], [classes, record], **NO_PROGRESS)
 
 
-@shows_errors
+@errors_shown()
 def _open(path: str, other: str) -> tuple[Any, ...]:
     folders = tuple(read_comparisons_of(each.strip()) for each in (path, other) if each.strip())
     if not folders:
@@ -356,7 +341,6 @@ def _method(classes: str, model: str, method: str) -> Method:
     return create_method(method, shared_classifier(model, tuple(_split_names(classes))))
 
 
-@shows_errors
 def _play(
     video: str | None,
     classes: str,
@@ -365,22 +349,23 @@ def _play(
     every: int,
     progress: gr.Progress = gr.Progress(),  # noqa: B008  (how gradio finds out that a bar is wanted)
 ) -> Iterator[str]:
-    if video is None:
-        raise InvalidInputError("Upload a video first.")
-    made = _method(classes, model, method)
-    kept: deque[tuple[Frame, tuple[str, bool]]] = deque(maxlen=KEPT)
-    for share, frame in frames(Path(video), every):
-        progress(share, desc="Predicting")
-        prediction = predict_frame(made, frame)
-        thumbnail = np.asarray(fit_picture(Image.fromarray(frame), TILE))
-        kept.appendleft((thumbnail, (_sentence(prediction), prediction.changed)))
-        pictures, captions = zip(*kept, strict=True)
-        yield sheet("frames", np.stack(pictures)) + tiles("frames", captions)
+    with errors_shown():
+        if video is None:
+            raise InvalidInputError("Upload a video first.")
+        made = _method(classes, model, method)
+        kept: deque[tuple[Frame, tuple[str, bool]]] = deque(maxlen=KEPT)
+        for share, frame in frames(Path(video), every):
+            progress(share, desc="Predicting")
+            prediction = predict_frame(made, frame)
+            thumbnail = np.asarray(fit_picture(Image.fromarray(frame), TILE))
+            kept.appendleft((thumbnail, (_sentence(prediction), prediction.changed)))
+            pictures, captions = zip(*kept, strict=True)
+            yield sheet("frames", np.stack(pictures)) + tiles("frames", captions)
 
 
-@shows_errors
+@errors_shown()
 def _look(made: Method | None, frame: Frame | None, *names: str) -> tuple[Any, Any]:
-    """What the method says of the picture that the camera shows now."""
+    """The prediction for what the camera shows now."""
     if frame is None:
         return gr.skip(), gr.skip()
     made = made or _method(*names)
