@@ -21,7 +21,7 @@ from torch import nn
 from tta_panda import load_model
 from tta_panda.errors import ModelLoadError, TtaPandaWarning
 from tta_panda.models.checkpoints import is_torchscript, read_state_dict, read_torchscript, weights_hash
-from tta_panda.models.loading import only_weights
+from tta_panda.models.loading import weights_only
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_libraries_read_weights_only_whatever_they_ask_torch_for(tmp_path, monke
     before = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1", "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "0"}
     for name, value in before.items():
         monkeypatch.setenv(name, value)
-    with only_weights(), pytest.raises(pickle.UnpicklingError):
+    with weights_only(), pytest.raises(pickle.UnpicklingError):
         torch.load(tmp_path / "weights.bin", weights_only=False)
     assert not (tmp_path / "executed").exists()
     assert {name: os.environ[name] for name in before} == before

@@ -62,18 +62,18 @@ class ImageAdapter(nn.Module):
         return prepare_images(images, self.framing, self.device)
 
     def pixels(self, prepared: Tensor) -> Tensor:
-        """What the network takes: prepared images, normalised."""
+        """Prepared images normalised by the network's mean and standard deviation."""
         check_prepared(prepared, self.image_size)
         return ((prepared - self.mean) / self.std).contiguous(memory_format=self.memory_format)
 
     @functools.cached_property
     def memory_format(self) -> torch.memory_format:
-        """Channels last where convolutions follow each other, which are faster so; they hand it on."""
+        """Channels last for networks of several convolutions, which are faster with it."""
         convolutions = sum(isinstance(layer, nn.Conv2d) for layer in self.modules())
         return torch.channels_last if convolutions > 1 else torch.contiguous_format
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Compute in the encoders' precision; what comes out is made float32 before anything is computed from it."""
+        """Compute in the encoders' precision; their outputs are converted to float32."""
         dtype = AUTOCAST[self.precision]
         return full_precision(self.device) if dtype is None else torch.autocast(self.device.type, dtype=dtype)
 
@@ -91,7 +91,7 @@ def square_side(size: int | Sequence[int], name: str) -> int:
 
 @contextmanager
 def embeddings_replaced(layer: nn.Module, embedded: Tensor) -> Iterator[None]:
-    """Let a layer return `embedded`, so that the text encoder around it runs as it is, masks and pooling included."""
+    """Make a layer return `embedded`, so that the text encoder around it runs with its own masks and pooling."""
     handle = layer.register_forward_hook(lambda _layer, _tokens, _output: embedded)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a model has to offer, and the classifiers that any such model gives."""
+"""Protocols of models, and the classifiers made from them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class VisionLanguageModel(ImageModel, Protocol):
 
     @property
     def logit_scale(self) -> float:
-        """What cosine similarities are multiplied with to become logits."""
+        """The factor from cosine similarities to logits."""
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Embeddings (len(texts), D), not normalised."""
@@ -115,7 +115,7 @@ def framing_of(model: ImageModel) -> int | Framing:
 
 
 class Classifier(ABC):
-    """Class embeddings that image features are compared with: all that methods know of a classifier.
+    """Class embeddings that image features are compared with; the interface that methods use.
 
     Args:
         model: the image encoder.
@@ -126,7 +126,7 @@ class Classifier(ABC):
     logit_scale: float
     bias: Tensor | float = 0.0  # (K,), added to logits
     made_of: object = None
-    """What the class embeddings were made of, given the model, in plain values: prompts, or rows of a head."""
+    """What the class embeddings were computed from, beside the model: prompts, or rows of a head."""
 
     def __init__(self, model: ImageModel, class_names: Iterable[str]):
         self.model = model
@@ -139,21 +139,21 @@ class Classifier(ABC):
 
     @functools.cached_property
     def digest(self) -> str:
-        """A short hash of the model's weights and of what the class embeddings were made of. Made once: they stay."""
+        """A short hash of the model's weights and of what the class embeddings were computed from."""
         content = f"{weights_hash(cast(nn.Module, self.model))} {self.made_of}"
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
     @functools.cached_property
     def directions(self) -> float:
-        """In how many directions the class embeddings differ."""
+        """The effective number of dimensions in which the class embeddings differ."""
         return count_directions(self.class_embeddings)
 
     @abstractmethod
     def embed(self, raw: Tensor) -> Tensor:
-        """Where embeddings (..., D) are compared: what the encoder gives, at unit length or as it is."""
+        """Embeddings (..., D) as they are compared: scaled to unit length, or unchanged for a linear head."""
 
     def logits(self, features: Tensor, class_embeddings: Tensor | None = None) -> Tensor:
-        """(..., K) from image features (..., D), which are used as they are: debiased ones are not unit.
+        """Logits (..., K) of image features (..., D), which are not scaled: debiased ones are not of unit length.
 
         Methods that adapt the class embeddings pass theirs (..., K, D).
         """
@@ -161,12 +161,12 @@ class Classifier(ABC):
         return self.logit_scale * features @ embeddings.mT + self.bias
 
     def logits_from_raw(self, features: Tensor, raw: Tensor) -> Tensor:
-        """`logits` with class embeddings (..., K, D) that `embed` has yet to see."""
+        """`logits` with class embeddings (..., K, D) before `embed`."""
         return self.logits(features, self.embed(raw))
 
 
 def count_directions(embeddings: Tensor) -> float:
-    """In how many directions embeddings (K, D) differ, as a participation ratio: K - 1, or fewer if they are alike."""
+    """The effective number of dimensions in which embeddings (K, D) differ: the participation ratio, at most K - 1."""
     apart = embeddings - embeddings.mean(dim=0)
     products = apart.T @ apart if len(apart) > apart.shape[1] else apart @ apart.T
     return max(1.0, float(products.trace() ** 2 / products.square().sum().clamp_min(1e-30)))

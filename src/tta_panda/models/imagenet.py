@@ -27,8 +27,8 @@ def imagenet_rows(name: str) -> Sequence[int]:
     """
     key = name.lower()
     own, kinds, synonyms = _names()
-    rows = own.get(key) or kinds.get(key)
-    if not rows and len(rows := synonyms.get(key, [])) > 1:
+    rows = own.get(key) or kinds.get(key) or synonyms.get(key, [])
+    if len(rows) > 1 and key not in own and key not in kinds:
         raise InvalidInputError(f"{key!r} can mean several of ImageNet's classes: {_listed(rows)}. Write which one.")
     rows = rows or [row for known, rows in own.items() if known.endswith(f" {key}") for row in rows]
     if not rows:

@@ -20,7 +20,7 @@ from tta_panda.models.base import Classifier
 from tta_panda.models.checkpoints import find_weights, load_weights, read_state_dict
 from tta_panda.models.devices import Precision, full_precision
 from tta_panda.models.imagenet import CLASSES, imagenet_rows
-from tta_panda.models.loading import failures_explained, only_weights
+from tta_panda.models.loading import failures_explained, weights_only
 from tta_panda.models.names import RANDOM, SOURCES, ModelName
 
 LITE0 = "tf_efficientnet_lite0"
@@ -181,7 +181,7 @@ def _created(name: str, *, pretrained: bool = False) -> Any:
     """A network of timm; random weights are the same ones every time."""
     import timm
 
-    with only_weights(), torch.random.fork_rng(devices=[]):
+    with weights_only(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         return timm.create_model(name, pretrained=pretrained)
 

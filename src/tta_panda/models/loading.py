@@ -1,4 +1,4 @@
-"""What the loaders of all libraries share: explained failures, silenced logs, and packages that may be missing."""
+"""Context managers around the loading code of other libraries: errors explained, nothing run, nothing logged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def require_transformers(what: str) -> None:
 
 
 @contextlib.contextmanager
-def importing_from_here() -> Iterator[None]:
+def current_folder_importable() -> Iterator[None]:
     """Find modules in the current folder, too, as `python -m` does and an installed command does not."""
     folder = os.getcwd()
     sys.path.insert(0, folder)
@@ -34,8 +34,8 @@ def importing_from_here() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def only_weights() -> Iterator[None]:
-    """Have torch read pickles as weights only, also where a library asks it to run them."""
+def weights_only() -> Iterator[None]:
+    """Make every `torch.load` read weights only, even where a library calls it with `weights_only=False`."""
     variables = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
     before = {name: value for name in variables if (value := os.environ.pop(name, None)) is not None}
     os.environ[variables[0]] = "1"
@@ -47,8 +47,8 @@ def only_weights() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def no_questions() -> Iterator[None]:
-    """Keep transformers from asking on the terminal whether it may run code that a model brings: it may not."""
+def remote_code_refused() -> Iterator[None]:
+    """Keep transformers from asking on the terminal whether to run a model's own code: the answer is no."""
     from transformers import dynamic_module_utils
 
     seconds = dynamic_module_utils.TIME_OUT_REMOTE_CODE

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tta_panda.errors import InvalidInputError
-from tta_panda.models.loading import importing_from_here
+from tta_panda.models.loading import current_folder_importable
 
 RANDOM = "random"
 """In the place of weights: random ones, the same every time, for trying things out."""
@@ -154,7 +154,7 @@ def _is_function(module: str, function: str) -> bool:
     package, *parts = [*module.split("."), function]
     if not all(part.isidentifier() for part in (package, *parts)):
         return False
-    with importing_from_here():
+    with current_folder_importable():
         if package not in sys.modules and importlib.util.find_spec(package) is None:
             return False
     import open_clip

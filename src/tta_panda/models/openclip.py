@@ -28,10 +28,10 @@ from tta_panda.models.checkpoints import find_weights, load_weights, read_state_
 from tta_panda.models.devices import Precision
 from tta_panda.models.loading import (
     failures_explained,
-    no_questions,
-    only_weights,
     open_clip_silenced,
+    remote_code_refused,
     require_transformers,
+    weights_only,
 )
 from tta_panda.models.names import HUB, OPEN_CLIP_CONFIG, QUICK_GELU, RANDOM, SOURCES, ModelName, canonical_tag
 
@@ -130,8 +130,8 @@ def _framing(preprocessing: dict[str, Any], name: str) -> Framing:
     interpolation = preprocessing.get("interpolation") or "bicubic"
     if mode not in ("shortest", "squash") or interpolation not in ("bicubic", "bilinear"):
         raise ModelLoadError(
-            f"{name} wants images resized by resize_mode={mode!r}, interpolation={interpolation!r}; supported are "
-            "shortest and squash, bicubic and bilinear. Change its preprocess_cfg, and resize the images before."
+            f"{name} needs images resized by resize_mode={mode!r}, interpolation={interpolation!r}; supported are "
+            "shortest and squash, bicubic and bilinear. Change its preprocess_cfg, and resize the images yourself."
         )
     size = square_side(preprocessing["size"], name)
     return Framing(size, squash=mode == "squash", interpolation=cast(Interpolation, interpolation))
@@ -149,7 +149,7 @@ def load_open_clip(name: ModelName, device: str = "cpu", precision: Precision = 
     with failures_explained(f"Cannot load {label}"):
         if state is not None and tag is None:
             quick_gelu = _file_needs_quick_gelu(source, state, label)
-        with open_clip_silenced(), _created_safely(source) as tokenizer_options:
+        with open_clip_silenced(), _safe_creation(source) as tokenizer_options:
             if state is not None and ":" in source:
                 _check_size(source, state, label)
             # The tag is for its preprocessing alone.
@@ -164,7 +164,7 @@ def load_open_clip(name: ModelName, device: str = "cpu", precision: Precision = 
 
 
 @contextlib.contextmanager
-def _created_safely(source: str) -> Iterator[dict[str, Any]]:
+def _safe_creation(source: str) -> Iterator[dict[str, Any]]:
     """Create networks with the same random weights every time, and run no code that a configuration asks for.
 
     A configuration can name a text encoder and a tokenizer of transformers, and ask for code that comes with them.
@@ -174,8 +174,8 @@ def _created_safely(source: str) -> Iterator[dict[str, Any]]:
     with contextlib.ExitStack() as stack:
         if text.get("hf_model_name") or text.get("hf_tokenizer_name"):
             require_transformers(f"The text encoder and the tokenizer of {source}")
-            stack.enter_context(no_questions())
-        stack.enter_context(only_weights())
+            stack.enter_context(remote_code_refused())
+        stack.enter_context(weights_only())
         stack.enter_context(torch.random.fork_rng(devices=[]))
         torch.default_generator.manual_seed(0)
         yield {"trust_remote_code": False} if text.get("hf_tokenizer_name") else {}
@@ -313,7 +313,7 @@ def _unknown_model(name: ModelName) -> ModelLoadError | UnknownNameError:
 
 
 def _how_to_bring(name: ModelName) -> str:
-    """Which files to get, and what to type then, where published weights cannot be fetched."""
+    """Advice where weights cannot be fetched: which files to copy from another machine, and what to name then."""
     if name.source.startswith(HUB):
         repository = name.source.removeprefix(HUB)
         return (

@@ -20,7 +20,7 @@ from tta_panda.errors import InvalidInputError, ModelLoadError
 from tta_panda.models.base import ImageModel
 from tta_panda.models.checkpoints import file_digest, weights_hash
 from tta_panda.models.devices import Precision, check_precision
-from tta_panda.models.loading import failures_explained, importing_from_here
+from tta_panda.models.loading import current_folder_importable, failures_explained
 from tta_panda.models.names import ModelName
 
 _ADAPTERS = {
@@ -80,7 +80,7 @@ def _usable(tensor: Tensor) -> Tensor:
 
 def load_factory(name: ModelName, device: str = "cpu", precision: Precision = "fp32") -> ImageModel:
     """What the function returns, wrapped if need be, on the device."""
-    with failures_explained(f"Cannot load {name}"), importing_from_here():
+    with failures_explained(f"Cannot load {name}"), current_folder_importable():
         target: Any = pkgutil.resolve_name(str(name))
         made = target if isinstance(target, nn.Module) else target()
     if isinstance(made, ImageModel):
