@@ -39,7 +39,7 @@ MAY_IMPORT = {
         "app",
     },
 }
-COMMON = {"checks", "chunks", "errors", "escapes", "files", "images", "options", "pickles", "progress", "registry"}
+COMMON = {"chunks", "errors", "escapes", "files", "images", "options", "pickles", "progress", "registry"}
 COMMON |= {"state", "executors", "ray_executor"}
 
 

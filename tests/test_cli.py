@@ -241,7 +241,7 @@ def test_ls_lists_by_kind(succeeded, kind, name):
         (["run", "--method", "clip", "--severity", "9"], "1 to 5"),
         (["run", "--method", "clip", "--seed", "zero"], "whole numbers"),
         (["run", "--method", "clip", "--seed", "0-99999999999"], "100,000,000,000 numbers; at most 10,000"),
-        (["run", "--method", "clip+panda", "--set", "beta=abc"], "beta must be a number or 'auto' or"),
+        (["run", "--method", "clip+panda", "--set", "beta=abc"], "beta must be a number >= 0 or 'auto'"),
         (["run", "--method", "clip", "--model", ""], "model is empty"),
         (["run", "--method", "clip", "--data", "cifar10-c", "--corruption", "fog"], "--data-root"),
         (["run", "--method", "clip", "-o", "/dev/null/runs"], "-o PATH"),

@@ -265,7 +265,7 @@ def test_a_level_is_added_to_logits_and_moves_no_feature(tiny_classifier):
     encoded = Encoded(torch.nn.functional.normalize(torch.randn(9, 16), dim=1))
     corrected = method.features.correct(encoded)
     assert torch.equal(corrected.debiased, encoded.features)
-    expected = tiny_classifier.logits(encoded.features) + corrected.bias
+    expected = tiny_classifier.logits(encoded.features) + corrected.correction.bias
     torch.testing.assert_close(method.classify(corrected), expected)
     assert method.gamma == 0.5 and method.beta is None
 
@@ -279,7 +279,7 @@ def test_the_beta_of_a_gate_can_be_set(tiny_classifier, images):
     assert torch.equal(method.adapt(images[:16]), expected)
     with pytest.raises(InvalidInputError, match="without a gate has no beta"):
         CLIP(tiny_classifier, debias=Level()).beta = 0.4
-    with pytest.raises(InvalidInputError, match="beta must be a number, got 'auto'"):
+    with pytest.raises(InvalidInputError, match="beta must be a number >= 0, got 'auto'"):
         CLIP(tiny_classifier, debias=Centering()).beta = "auto"
 
 
@@ -288,7 +288,7 @@ def test_the_beta_of_a_gate_can_be_set(tiny_classifier, images):
     [
         (lambda: Centering(beta=-1.0), "beta must be a number >= 0, got -1.0"),
         (lambda: Centering(half_life=0.0), "half_life must be a number >= 1"),
-        (lambda: Level(gamma="full"), "gamma must be a number or 'auto'"),
+        (lambda: Level(gamma="full"), "gamma must be a number >= 0 or 'auto'"),
         (lambda: Level(gamma=-0.5), "gamma must be a number >= 0"),
         (lambda: Level(exponent=-1.0), "exponent must be"),
         (lambda: Level(predictions="clip"), "predictions must be 'plain' or 'panda'"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tta_panda import CLIP
+from tta_panda import CLIP, Tent
 from tta_panda.errors import InvalidInputError
 from tta_panda.methods.features import Encoded, Features
 from tta_panda.panda import Negatives, Panda, theorem
@@ -93,17 +93,17 @@ def test_panda_refuses_what_it_cannot_use(wrong):
 
 
 def test_one_beta_per_batch_however_many_passes(tiny_classifier, images):
-    features = Features(tiny_classifier, Panda(), seed=0)
-    batch = features.prepare(images[:10])
-    first = features.encode(batch)
+    method = Tent(tiny_classifier, debias=Panda())
+    batch, auto = method.features.prepare(images[:10]), method.features.debiaser.auto
+    first = method.encode(batch)
     fresh = dataclasses.replace(batch, negatives=None)
-    again, part = features.encode(fresh), features.encode(batch.select(torch.tensor([1, 4])))
+    again, part = method.encode(fresh), method.encode(batch.select(torch.tensor([1, 4])))
     assert first.correction == again.correction == part.correction == batch.correction
     assert not torch.equal(first.offset, again.offset)
     torch.testing.assert_close(part.debiased, first.debiased[[1, 4]])
-    assert features.debiaser.auto.offset.weight == 10
-    features.encode(features.prepare(images[10:15]))
-    assert features.debiaser.auto.offset.weight == pytest.approx(10 * 0.5 ** (5 / 200) + 5)
+    assert auto.offset.weight == 10
+    method.encode(method.features.prepare(images[10:15]))
+    assert auto.offset.weight == pytest.approx(10 * 0.5 ** (5 / 200) + 5)
 
 
 def test_a_batch_without_negatives_cannot_be_debiased(tiny_classifier):

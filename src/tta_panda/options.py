@@ -107,6 +107,7 @@ def _adapter(annotation: Any) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(annotation)
 
 
+_LIMITS = {"gt": ">", "ge": ">=", "le": "<="}
 _WORDS = {float: "a number", int: "a whole number", str: "a string", bool: "True or False", type(None): "None"}
 
 
@@ -118,9 +119,8 @@ def _in_words(annotation: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(map(_in_words, parts))
     if origin is Annotated:
-        limits = {
-            kind: getattr(each, kind) for each in parts[1].metadata for kind in ("ge", "le") if hasattr(each, kind)
-        }
-        bounds = f">= {limits['ge']}" if "le" not in limits else f"from {limits['ge']} to {limits['le']}"
-        return f"{_in_words(parts[0])} {bounds}"
+        limits = {kind: getattr(each, kind) for each in parts[1].metadata for kind in _LIMITS if hasattr(each, kind)}
+        if limits.keys() == {"ge", "le"}:
+            return f"{_in_words(parts[0])} from {limits['ge']} to {limits['le']}"
+        return f"{_in_words(parts[0])} {' and '.join(f'{_LIMITS[kind]} {limit}' for kind, limit in limits.items())}"
     return _WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)))

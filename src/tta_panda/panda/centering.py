@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 
-from tta_panda.checks import check_range
-from tta_panda.errors import InvalidInputError
-from tta_panda.panda.debias import Beta, Correction, Debias, Debiaser, Evidence
+from tta_panda.panda.debias import Beta, Correction, Debias, Debiaser, Evidence, HalfLife, Strength
 from tta_panda.panda.statistics import RunningMean
 
 
@@ -25,15 +22,8 @@ class Centering(Debias):
             much after this many further ones.
     """
 
-    beta: float = 1.0
-    half_life: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.beta < math.inf:
-            raise InvalidInputError(f"beta must be a number >= 0, got {self.beta!r}.")
-        if self.half_life is not None:
-            check_range("half_life", self.half_life, 1)
+    beta: Strength = 1.0
+    half_life: HalfLife | None = None
 
     def start(self, patch_size: int, seed: int) -> CenteringDebiaser:
         return CenteringDebiaser(self)

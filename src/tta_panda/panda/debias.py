@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import typing
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 
+import pydantic
 from torch import Tensor
 
-from tta_panda.checks import check_type
+from tta_panda.options import check_option, declared_options
 from tta_panda.panda.negatives import SamplerName
 from tta_panda.state import Stateful
 
 if TYPE_CHECKING:
     from tta_panda.panda.offset import PandaDebiaser
 
-Beta = float | Literal["auto"]
+HalfLife = Annotated[float, pydantic.Field(ge=1)]
+"""In images: after this many, an earlier one counts half as much."""
+
+Strength = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+
+Beta = Strength | Literal["auto"]
 """How much of the offset is subtracted; `"auto"` chooses it from the stream, without labels."""
 
 
@@ -45,8 +49,8 @@ class Debias(ABC):
     """Settings. Any number of methods can share them; each starts a `Debiaser` of its own."""
 
     def __post_init__(self) -> None:
-        for name, annotation in _type_hints(type(self)).items():
-            check_type(name, getattr(self, name), annotation)
+        for name, option in declared_options(type(self)).items():
+            object.__setattr__(self, name, check_option(name, getattr(self, name), option.annotation))
 
     @abstractmethod
     def start(self, patch_size: int, seed: int) -> Debiaser:
@@ -61,12 +65,6 @@ class Debias(ABC):
         first, *others = dataclasses.fields(self)
         shown = [first.name, *(field.name for field in others if getattr(self, field.name) != field.default)]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
-
-
-@functools.cache
-def _type_hints(kind: type) -> dict[str, Any]:
-    """Annotations of a class, which are slow to resolve."""
-    return typing.get_type_hints(kind)
 
 
 class Debiaser(Stateful, ABC):

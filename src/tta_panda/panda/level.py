@@ -8,9 +8,8 @@ from typing import Literal, Self
 
 import torch
 
-from tta_panda.checks import check_range
 from tta_panda.errors import InvalidInputError
-from tta_panda.panda.debias import Beta, Correction, Debias, Debiaser, Evidence
+from tta_panda.panda.debias import Beta, Correction, Debias, Debiaser, Evidence, HalfLife, Strength
 from tta_panda.panda.negatives import SamplerName
 from tta_panda.panda.offset import Panda, PandaDebiaser
 from tta_panda.panda.statistics import AbsentLevel, ClassDiversity, RunningMean, agreement, batch_mean, centred
@@ -35,18 +34,11 @@ class Level(Debias):
         half_life: after this many images, an earlier one counts half as much.
     """
 
-    gamma: float | Literal["auto"] = "auto"
+    gamma: Strength | Literal["auto"] = "auto"
     gate: Panda | None = None
     predictions: Literal["plain", "panda"] = "panda"
-    exponent: float = 8.0
-    half_life: float = 200.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.gamma != "auto":
-            check_range("gamma", self.gamma, 0)
-        check_range("exponent", self.exponent, 0)
-        check_range("half_life", self.half_life, 1)
+    exponent: Strength = 8.0
+    half_life: HalfLife = 200.0
 
     def with_default_sampler(self, sampler: SamplerName) -> Self:
         return dataclasses.replace(self, gate=self.gate and self.gate.with_default_sampler(sampler))

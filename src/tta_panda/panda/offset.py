@@ -6,15 +6,15 @@ import dataclasses
 import functools
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
+import pydantic
 import torch
 from torch import Tensor
 
-from tta_panda.checks import check_range
-from tta_panda.errors import InvalidInputError
+from tta_panda.options import Count, NonNegativeInt
 from tta_panda.panda.beta import AutoBeta
-from tta_panda.panda.debias import Beta, Correction, Debias, Debiaser, Evidence
+from tta_panda.panda.debias import Beta, Correction, Debias, Debiaser, Evidence, HalfLife
 from tta_panda.panda.negatives import SamplerName, apply_plan, sample_plan
 from tta_panda.panda.statistics import decay
 
@@ -43,27 +43,14 @@ class Panda(Debias):
     """
 
     beta: Beta = "auto"
-    patch_size: int | None = None
-    ratio: float = 0.1
+    patch_size: Count | None = None
+    ratio: Annotated[float, pydantic.Field(gt=0, le=1)] = 0.1
     sampler: SamplerName | None = None
     average: bool = True
     detach_offset: bool = False
-    pool: int = 32
-    negatives_half_life: float = 50.0
-    refresh_every: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.beta != "auto" and not 0 <= self.beta < math.inf:
-            raise InvalidInputError(f'beta must be "auto" or a number >= 0, got {self.beta!r}.')
-        if not 0 < self.ratio <= 1:
-            raise InvalidInputError(f"ratio must be above 0 and at most 1 (negatives per image), got {self.ratio}.")
-        if self.patch_size is not None:
-            check_range("patch_size", self.patch_size, 1)
-        check_range("pool", self.pool, 0)
-        check_range("negatives_half_life", self.negatives_half_life, 1)
-        if self.refresh_every is not None:
-            check_range("refresh_every", self.refresh_every, 1)
+    pool: NonNegativeInt = 32
+    negatives_half_life: HalfLife = 50.0
+    refresh_every: Count | None = None
 
     def with_default_sampler(self, sampler: SamplerName) -> Self:
         return dataclasses.replace(self, sampler=self.sampler or sampler)
@@ -136,12 +123,12 @@ class PandaDebiaser(Debiaser):
     @property
     def fixed(self) -> Correction | None:
         beta = self.settings.beta
-        return None if beta == "auto" else Correction(float(beta) or None)
+        return None if beta == "auto" else Correction(beta or None)
 
     @property
     def beta(self) -> float | None:
         beta = self.settings.beta
-        return self.auto.beta if beta == "auto" else float(beta)
+        return self.auto.beta if beta == "auto" else beta
 
     def set_beta(self, beta: Beta) -> None:
         self.settings = dataclasses.replace(self.settings, beta=beta)
