@@ -35,16 +35,19 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 def test_tree_and_bytes_are_the_same_for_any_number_of_workers(images: Path, tmp_path: Path) -> None:
-    done, skipped = corrupt_folder(images, tmp_path / "one", ["fog", "gaussian_noise"], [3, 5])
+    photo = write_image(tmp_path / "photos" / "frost.png", 60, 60).parent
+    done, skipped = corrupt_folder(images, tmp_path / "one", ["frost", "gaussian_noise"], [3, 5], frost=photo)
     assert (done, skipped) == (4, {})
     made = files(tmp_path / "one")
     names = ("top.png", "a/one.jpg", "a/deep/two.PNG", "b/three.webp")
-    assert set(made) == {f"{c}/{s}/{n}" for c in ("fog", "gaussian_noise") for s in (3, 5) for n in names}
-    corrupt_folder(images, tmp_path / "two", ["gaussian_noise", "fog"], [5, 3], workers=2)
+    assert set(made) == {f"{c}/{s}/{n}" for c in ("frost", "gaussian_noise") for s in (3, 5) for n in names}
+    corrupt_folder(images, tmp_path / "two", ["gaussian_noise", "frost"], [5, 3], frost=photo, workers=2)
     assert files(tmp_path / "two") == made
-    corrupt_folder(images, tmp_path / "other", ["fog"], [3], seed=1)
-    assert files(tmp_path / "other")["fog/3/top.png"] != made["fog/3/top.png"]
-    assert read_image(tmp_path / "one" / "fog" / "3" / "a" / "one.jpg").shape == (41, 50, 3)
+    corrupt_folder(images, tmp_path / "other", ["gaussian_noise"], [3], seed=1)
+    assert files(tmp_path / "other")["gaussian_noise/3/top.png"] != made["gaussian_noise/3/top.png"]
+    corrupt_folder(images, tmp_path / "generated", ["frost"], [3])
+    assert files(tmp_path / "generated")["frost/3/top.png"] != made["frost/3/top.png"]
+    assert read_image(tmp_path / "one" / "frost" / "3" / "a" / "one.jpg").shape == (41, 50, 3)
 
 
 def test_other_images_change_nothing(images: Path, tmp_path: Path) -> None:
@@ -56,12 +59,11 @@ def test_other_images_change_nothing(images: Path, tmp_path: Path) -> None:
     assert len(after) == len(before) + 1
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_broken_images_cost_only_themselves(images: Path, tmp_path: Path, workers: int) -> None:
+def test_broken_images_cost_only_themselves(images: Path, tmp_path: Path) -> None:
     (images / "a" / "broken.png").write_bytes((images / "top.png").read_bytes()[:200])
     (images / "a" / "text.jpg").write_text("not an image")
     write_image(images / "tiny.png", 4, 4)
-    done, skipped = corrupt_folder(images, tmp_path / "out", ["contrast"], [5], workers=workers)
+    done, skipped = corrupt_folder(images, tmp_path / "out", ["contrast"], [5])
     assert done == 4
     assert list(skipped) == ["a/broken.png", "a/text.jpg", "tiny.png"]
     assert "truncated" in skipped["a/broken.png"] and "not a picture" in skipped["a/text.jpg"]
@@ -92,24 +94,12 @@ def test_wrong_requests_are_explained(images: Path, tmp_path: Path) -> None:
         corrupt_folder(images, tmp_path / "file", ["fog"], [5])
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_what_is_wrong_for_all_images_is_noticed_before_workers_start(
-    images: Path, tmp_path: Path, workers: int
-) -> None:
+def test_what_is_wrong_for_all_images_is_noticed_before_workers_start(images: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"Unknown parameter set 'cfar'\. Did you mean 'cifar'"):
-        corrupt_folder(images, tmp_path / "out", ["fog"], [5], parameters="cfar", workers=workers)
+        corrupt_folder(images, tmp_path / "out", ["fog"], [5], parameters="cfar", workers=2)
     with pytest.raises(DataError, match="Frost photographs: no image files in"):
-        corrupt_folder(images, tmp_path / "out", ["frost"], [5], frost=tmp_path / "absent", workers=workers)
+        corrupt_folder(images, tmp_path / "out", ["frost"], [5], frost=tmp_path / "absent", workers=2)
     assert not (tmp_path / "out").exists()
-
-
-def test_photographs_of_frost_reach_the_workers(images: Path, tmp_path: Path) -> None:
-    photo = write_image(tmp_path / "photos" / "frost.png", 60, 60).parent
-    for workers in (1, 2):
-        corrupt_folder(images, tmp_path / str(workers), ["frost"], [5], frost=photo, workers=workers)
-    corrupt_folder(images, tmp_path / "generated", ["frost"], [5])
-    assert files(tmp_path / "1") == files(tmp_path / "2")
-    assert files(tmp_path / "1")["frost/5/top.png"] != files(tmp_path / "generated")["frost/5/top.png"]
 
 
 def test_what_exists_is_not_made_again(images: Path, tmp_path: Path) -> None:
@@ -173,13 +163,12 @@ def test_pictures_are_turned_before_they_are_corrupted(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux only")
-@pytest.mark.parametrize("workers", [1, 2])
-def test_names_that_are_not_utf8(tmp_path: Path, workers: int) -> None:
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     source = tmp_path / os.fsdecode(b"\xe9t\xe9")
     write_image(source / "a.png", 40, 40).rename(source / os.fsdecode(b"caf\xe9.png"))
     (source / os.fsdecode(b"no\xebl.png")).write_bytes(b"")
     out = tmp_path / os.fsdecode(b"out\xe9")
-    done, skipped = corrupt_folder(source, out, ["contrast"], [5], clean=True, workers=workers)
+    done, skipped = corrupt_folder(source, out, ["contrast"], [5], clean=True)
     assert (done, skipped) == (1, {"no\\xebl.png": "empty file"})
     assert (out / "contrast" / "5" / os.fsdecode(b"caf\xe9.png")).is_file()
 

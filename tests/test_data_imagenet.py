@@ -8,18 +8,18 @@ import pytest
 from data_files import write_image
 
 from tta_panda.data import load_data
+from tta_panda.data.check import check_root
 from tta_panda.data.dataset import ImageFiles
 from tta_panda.data.source import published_classes
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.images import AS_PUBLISHED
 
+CLASSES = {"n01440764": "tench", "n01443537": "goldfish", "n15075141": "toilet paper"}
+
 
 def write_imagenet(root: Path) -> None:
-    content = write_image(root / "one.png", 8, 8).read_bytes()
-    for number, wnid in enumerate(published_classes("imagenet")):
-        (root / wnid).mkdir(parents=True)
-        (root / wnid / f"ILSVRC2012_val_{number:08}.JPEG").write_bytes(content)
-    (root / "one.png").unlink()
+    for number, wnid in enumerate(CLASSES):
+        write_image(root / wnid / f"{number}.png", 8, 8).rename(root / wnid / f"ILSVRC2012_val_{number:08}.JPEG")
 
 
 def test_imagenet_classes_are_those_of_clip() -> None:
@@ -36,21 +36,24 @@ def test_imagenet_synsets_are_in_label_order() -> None:
     assert info.ImageNetInfo().label_names() == list(published_classes("imagenet"))
 
 
-def test_imagenet_folders(tmp_path: Path) -> None:
-    write_imagenet(tmp_path / "ImageNet-C" / "fog" / "3")
+def test_imagenet_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("folders", "check"):
+        monkeypatch.setattr(f"tta_panda.data.{module}.published_classes", lambda _name: CLASSES)
+    monkeypatch.setattr("tta_panda.data.check.IMAGES_PER_CLASS", 1)
+    fog = tmp_path / "ImageNet-C" / "fog"
+    write_imagenet(fog / "3")
     dataset = load_data("imagenet-c", "fog", 3, root=tmp_path)
     assert isinstance(dataset, ImageFiles)
-    assert dataset.labels.tolist() == list(range(1_000))
+    assert dataset.labels.tolist() == [0, 1, 2]
     assert dataset.class_names[1] == "goldfish"
     assert dataset.paths[1].parent.name == "n01443537"
     assert dataset.decoding == AS_PUBLISHED
-    validation = load_data("imagenet", root=tmp_path / "ImageNet-C" / "fog" / "3")
-    assert len(validation) == 1_000
+    assert len(load_data("imagenet", root=fog / "3")) == 3
 
     names = tmp_path / "list.txt"
-    names.write_text("n01443537/ILSVRC2012_val_00000001.JPEG\nILSVRC2012_val_00000999\n# a comment\n")
+    names.write_text("n01443537/ILSVRC2012_val_00000001.JPEG\nILSVRC2012_val_00000002\n# a comment\n")
     listed = load_data("imagenet-c", "fog", 3, root=tmp_path, image_list=names)
-    assert listed.labels.tolist() == [1, 999]
+    assert listed.labels.tolist() == [1, 2]
     names.write_text("ILSVRC2012_val_00001000.JPEG\n")
     with pytest.raises(DataError, match="1 of the 1 listed images are not in"):
         load_data("imagenet-c", "fog", 3, root=tmp_path, image_list=names)
@@ -61,8 +64,20 @@ def test_imagenet_folders(tmp_path: Path) -> None:
         load_data("imagenet-c", "clean", root=tmp_path)
     write_imagenet(tmp_path / "val")
     assert load_data("imagenet-c", "clean", root=tmp_path).paths[0].is_relative_to(tmp_path / "val")
-    last = tmp_path / "ImageNet-C" / "fog" / "3" / "n15075141"
+
+    def checked(item: str) -> tuple[str, str]:
+        [finding] = [finding for finding in check_root(tmp_path) if finding.item == item]
+        return finding.status, finding.detail
+
+    assert checked("val") == ("ok", "3 of 3 images")
+    assert checked("fog") == ("partial", "severities 3")
+    assert checked("snow") == ("missing", "")
+    last = fog / "3" / "n15075141"
     next(last.iterdir()).unlink()
+    assert checked("fog") == ("partial", "severity 3: 2 of 3 images")
     last.rmdir()
-    with pytest.raises(DataError, match=r"1,000 class folders.*1 missing: n15075141"):
+    assert checked("fog") == ("partial", "severity 3: 2 of 3 class folders")
+    with pytest.raises(DataError, match=r"3 class folders of imagenet-c.*1 missing: n15075141"):
         load_data("imagenet-c", "fog", 3, root=tmp_path)
+    (fog / "3" / "cats").mkdir()
+    assert checked("fog") == ("damaged", "severity 3: folders that are not classes of ImageNet: cats")
