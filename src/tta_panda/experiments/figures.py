@@ -132,7 +132,7 @@ def _choices_table(results: ExperimentResults) -> Table:
     columns.append(Column("its beta"))
     note = (
         "The best of the grid was chosen with the labels that it is then measured on, as in the paper: an upper "
-        "bound for a fixed beta, not what one could have had in use."
+        "bound for a fixed beta, which cannot be found without labels."
     )
     title = f"Two ways to choose beta: accuracy (%), {results.where}"
     return Table(title, "method", columns, rows, note, name="choices")
@@ -371,7 +371,7 @@ FIGURES = (
             for title, method, option, axis in (("Tent", "tent", "lr", "learning rate"), ("SAR", "sar", "rho", "rho"))
         ],
         in_paper="Appendix, learning rates",
-        note="SAR's own learning rate is left alone: what the paper lists as such is the radius rho of its steps.",
+        note="SAR's own learning rate is not varied: what the paper lists as such is the radius rho of its steps.",
     ),
     Experiment(
         "fig-theorem",

@@ -1,4 +1,4 @@
-"""What all experiments of one command have in common: model, data, seeds, size, and how beta is chosen."""
+"""The setup of experiments: model, data, seeds, size, and how beta is chosen; and the runs that follow from it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def short_name(corruption: str) -> str:
 
 @dataclass(frozen=True)
 class Variant:
-    """A method with its settings and what is special about its streams: one run per corruption and seed."""
+    """A method with its options and changes to its streams: one run per corruption and seed."""
 
     method: str
     settings: tuple[tuple[str, Any], ...] = ()
@@ -74,7 +74,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Series:
-    """What fills a column or draws a line: a variant; of several, the most accurate one over all corruptions."""
+    """A column of a table or a line of a figure: a variant, or the most accurate of several over all corruptions."""
 
     label: str
     candidates: tuple[Variant, ...]
@@ -82,7 +82,7 @@ class Series:
 
 @dataclass
 class Setup:
-    """What the user asked for, resolved.
+    """Model, data, seeds and options that all experiments of a command share.
 
     Args:
         settings: options of methods and of Panda that differ from the preset's and the defaults, but for beta.
@@ -140,7 +140,7 @@ class Setup:
         return self.beta == "paper" or len(series.candidates) > 1
 
     def sensitivity_corruptions(self) -> tuple[str, ...]:
-        """Where grids of settings are tried: everywhere, or on one corruption of each group."""
+        """All corruptions, or in a quick look one of each group."""
         return tuple(names[0] for names in GROUPS.values()) if self.quick else CORRUPTIONS
 
     def series(self, method: str, label: str = "", **changes: Any) -> Series:
@@ -161,7 +161,7 @@ class Setup:
         return Series(f"{label or f'{method}+panda'} ({BEST_OF_GRID})", tuple(candidates))
 
     def with_panda(self, method: str) -> list[Series]:
-        """All that a table shows of a method with Panda: one series, or under a grid search that and the best of it."""
+        """The method with Panda; under a grid search with `auto`, and with the best beta of the grid."""
         grid = [self.best_of_grid(method)] if self.beta == "grid" else []
         return [self.series(f"{method}+panda"), *grid]
 
@@ -196,7 +196,7 @@ class Setup:
         return self._runs[variant, corruption]
 
     def _stream(self, corruption: str, seed: int, order: str) -> StreamConfig:
-        """All streams of an order are planned at once, since weights and data are looked at."""
+        """Plan all streams of an order at once: planning reads weights and data."""
         if order not in self._streams:
             stream = replace(self.stream, order=order)
             planned = plan_streams(stream, self.sources, [CLEAN, *CORRUPTIONS], [SEVERITY], self.seeds)

@@ -271,7 +271,7 @@ def _show_negative(results: ExperimentResults) -> Shown:
 
 _STREAMS_NOTE = (
     "Streams are named as --order takes them; sorted is correlated:0, one class is label_shift:0. Unless domains are "
-    "joined (continual, mixed), methods start afresh with each corruption."
+    "joined (continual, mixed), methods are reset at each corruption."
 )
 
 

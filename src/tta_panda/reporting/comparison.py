@@ -1,4 +1,4 @@
-"""Any folder of records as comparisons: methods plain and debiased on the streams that they have in common."""
+"""Compare methods, plain and debiased, on the streams that they have in common, from any folder of records."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Comparison(Results[MethodConfig]):
         return self._cells.get((series, corruption), [])
 
     def all_runs(self) -> list[RunConfig]:
-        """Method by method, each once."""
+        """Every run once, in the order of the methods."""
         names = [CLEAN, *self.corruptions]
         found = [config for method in self.methods for name in names for config in self.runs(method, name)]
         return list({config.key: config for config in found}.values())
@@ -113,7 +113,7 @@ class Comparison(Results[MethodConfig]):
         return [*tables, calibration_table(self), passes_table(self)]
 
     def section(self, name: str) -> Section:
-        """Everything that a page shows of it."""
+        """Its tables, figures and notes for a page."""
         figures = [figure for pair in self.pairs for figure in _figures(self, *pair)]
         return Section(name, self.title, self.tables(), figures, verdicts(self), self.all_runs())
 
@@ -127,10 +127,10 @@ def read_comparisons(store: RunStore) -> tuple[list[RunRecord], list[Comparison]
 
 
 def compare(records: Iterable[RunRecord], diverged: Iterable[RunConfig] = ()) -> list[Comparison]:
-    """One comparison per setting. Clean images belong to all that differ only in what they do not have."""
+    """Group records into one comparison per setting; runs on clean images belong to the settings of every severity."""
     by_key = {record.config.key: record for record in records}
     settings: dict[StreamConfig, list[RunConfig]] = {}
-    for setting, config in _told_apart([*(record.config for record in by_key.values()), *diverged]):
+    for setting, config in _with_settings([*(record.config for record in by_key.values()), *diverged]):
         settings.setdefault(setting, []).append(config)
     comparable: dict[StreamConfig, list[RunConfig]] = {}
     for setting, members in settings.items():
@@ -138,13 +138,13 @@ def compare(records: Iterable[RunRecord], diverged: Iterable[RunConfig] = ()) ->
         for target in corrupted or [setting]:
             comparable.setdefault(target, []).extend(members)
     ordered = sorted(comparable, key=lambda setting: setting.severity)
-    told = [each.name for each in fields(StreamConfig) if each.name != "corruption"]  # rows say which
-    differing = [name for name in told if len({getattr(s, name) for s in ordered}) > 1]
+    names = [each.name for each in fields(StreamConfig) if each.name != "corruption"]  # which is in the rows
+    differing = [name for name in names if len({getattr(s, name) for s in ordered}) > 1]
     return [Comparison(s, s.title(differing), _cells(comparable[s]), by_key) for s in ordered]
 
 
-def _told_apart(configs: Sequence[RunConfig]) -> Iterator[tuple[StreamConfig, RunConfig]]:
-    """Each run with its setting. Where data of one name differ within a domain, they are part of the setting."""
+def _with_settings(configs: Sequence[RunConfig]) -> Iterator[tuple[StreamConfig, RunConfig]]:
+    """Each run with its setting, which has the fingerprint of the data only where those of a domain differ."""
     fingerprints: dict[StreamConfig, set[str | None]] = {}
     for config in configs:
         domain = replace(config.stream, seed=0, fingerprint=None)
@@ -157,7 +157,7 @@ def _told_apart(configs: Sequence[RunConfig]) -> Iterator[tuple[StreamConfig, Ru
 
 
 def _of_clean(setting: StreamConfig) -> StreamConfig:
-    """The setting without what clean images do not have: a corruption, a severity, other domains."""
+    """The setting of runs on clean images: no corruption, no severity, no other domains."""
     alone = replace(setting.parsed_order, domains=RESET)
     return replace(setting, corruption=CLEAN, severity=0, order=str(alone))
 
@@ -260,7 +260,7 @@ def _where(corruptions: Sequence[str]) -> str:
 
 
 def calibration_table(comparison: Comparison) -> Table:
-    """Methods down; what their probabilities are worth, and how long they took, across."""
+    """Methods down; calibration, likelihood, class recalls and seconds across."""
     metrics = (CALIBRATION, LIKELIHOOD, RECALL_SPREAD, SECONDS)
     names = comparison.corruptions or [CLEAN]
     rows = [Row(comparison.label(m), [comparison.mean(m, each, names) for each in metrics]) for m in comparison.methods]
@@ -270,7 +270,7 @@ def calibration_table(comparison: Comparison) -> Table:
 
 
 def passes_table(comparison: Comparison) -> Table:
-    """What every method sends through the encoders for a batch."""
+    """Methods down; images and texts encoded per batch across."""
     names = list(PassesPerBatch.model_fields)
     rows = []
     for method in comparison.methods:
@@ -284,7 +284,7 @@ def passes_table(comparison: Comparison) -> Table:
 
 
 def verdicts(comparison: Comparison) -> list[str]:
-    """For each method, what debiasing changed on average, in a sentence."""
+    """A sentence for each debiased method: how accuracy and bias changed on average."""
     corruptions = comparison.corruptions
     sentences = []
     for plain, debiased in comparison.pairs:
@@ -307,7 +307,7 @@ def verdicts(comparison: Comparison) -> list[str]:
 
 
 def _lower_bias(comparison: Comparison, method: MethodConfig, other: MethodConfig) -> int:
-    """On how many corruptions the predictions of `other` are less biased than those of `method`, as far as shown."""
+    """The number of corruptions on which `other` has a lower bias than `method`, rounded as in tables."""
 
     def change(corruption: str) -> float | None:
         return (comparison.cell(other, BIAS, corruption) - comparison.cell(method, BIAS, corruption)).value

@@ -72,6 +72,8 @@ class DotFigure:
 
 
 class Histogram(NamedTuple):
+    """How often each class is predicted and occurs, under one corruption."""
+
     title: str
     counts: Sequence[Sequence[int]]
     """By kind, then by class."""
@@ -80,7 +82,7 @@ class Histogram(NamedTuple):
 
 @dataclass(frozen=True)
 class HistogramFigure:
-    """How often each class is predicted, panel by panel, and how often it occurs."""
+    """Histograms of several kinds of predictions, one panel each."""
 
     caption: str
     kinds: Sequence[str]
@@ -126,7 +128,7 @@ def _spaced(names: Sequence[str]) -> list[str]:
     return [name.replace("_", " ") for name in names]
 
 
-# Okabe & Ito: told apart by the colour-blind; markers tell them apart in black and white, too.
+# Okabe & Ito: safe for the colour-blind; markers differ as well, for black and white.
 COLOURS = ("#E69F00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 PLAIN_COLOUR, PANDA_COLOUR = COLOURS[:2]
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -136,8 +138,8 @@ _INK, _GRID, _PAPER = "#1c2430", "#e3e7ec", "#ffffff"
 FORMATS = ("svg", "png", "pdf")
 
 _WIDTH = 4.2  # inches: the column of a paper, or a telephone held upright
-_MOST_NAMED_CLASSES = 20
-_LONGEST_NAME = 28
+_MAX_NAMED_CLASSES = 20
+_MAX_NAME_LENGTH = 28
 _PER_INCH = 160
 _HISTOGRAMS = (2, 2)  # of one drawing: down, across
 
@@ -155,7 +157,7 @@ _STYLE: Any = {
 
 
 def draw(figure: Figure) -> list[Drawing]:
-    """The figure as one or several narrow drawings, which a page sets side by side or below each other."""
+    """Draw a figure: one or several narrow drawings, which a page sets side by side or below each other."""
     with matplotlib.rc_context(_STYLE):
         if isinstance(figure, LineFigure):
             return [_draw_panel(panel) for panel in figure.panels]
@@ -167,9 +169,9 @@ def _drawing(height: float) -> Drawing:
 
 
 def _name(text: str) -> str:
-    """A name on one line, cut where it would leave no room for what is drawn."""
+    """A name on one line, cut if it is too long for a drawing."""
     shown = printable(text)
-    return shown if len(shown) <= _LONGEST_NAME else f"{shown[: _LONGEST_NAME - 1]}…"
+    return shown if len(shown) <= _MAX_NAME_LENGTH else f"{shown[: _MAX_NAME_LENGTH - 1]}…"
 
 
 def _draw_panel(panel: Panel) -> Drawing:
@@ -252,7 +254,7 @@ def _draw_some_histograms(figure: HistogramFigure, histograms: Sequence[Histogra
     for axes, histogram in zip(grid.flat, histograms, strict=False):
         _draw_histogram(axes, histogram, figure.kinds)
     grid[0, 0].set_ylim(0, top)
-    if len(figure.classes) <= _MOST_NAMED_CLASSES:
+    if len(figure.classes) <= _MAX_NAMED_CLASSES:
         for axes in grid.flat[max(0, len(histograms) - across) : len(histograms)]:  # the lowest of each column
             axes.set_xticks(range(len(figure.classes)), map(_name, figure.classes), rotation=90, fontsize=8)
     handles, labels = grid[0, 0].get_legend_handles_labels()
