@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -18,10 +17,11 @@ from workload import add_method, foggy_images, load_classifier, make_parser, pri
 from tta_panda import TrainedMethod, UnsupportedModelError, create_method
 from tta_panda.methods.adaptation import adaptable_copy
 from tta_panda.methods.base import Method
+from tta_panda.methods.features import VIEWS_PER_PASS, encode_images
 from tta_panda.models import Classifier
 from tta_panda.models.base import PromptableModel
 
-IMAGES_PER_PASS, TEXTS_PER_PASS = 128, 500
+TEXTS_PER_PASS = 500
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def measure(name: str, classifier: Classifier, images: Tensor, arguments: argpar
     return row
 
 
-def bare_passes(method: Method, images: Tensor) -> Callable[[], None]:
+def bare_passes(method: Method, images: Tensor) -> Work:
     """A function that encodes as many images and texts as `method.adapt(images)`, with and without gradient."""
     before = dataclasses.replace(method.passes)
     method.adapt(images)
@@ -59,24 +59,25 @@ def bare_passes(method: Method, images: Tensor) -> Callable[[], None]:
     model = method.classifier.model
     if isinstance(method, TrainedMethod):
         model, _ = adaptable_copy(model, text=method.adapts_text)
-    jobs: list[tuple[Callable[..., Tensor], bool, list[tuple[Tensor, ...]]]] = []
+    encode_pixels = partial(encode_images, model)
     prepared = model.prepare(images)
-    for count, gradient in ((passes.images, False), (passes.images_with_gradient, True)):
-        jobs.append((model.encode_image, gradient, _pieces((prepared,), count, IMAGES_PER_PASS)))
+    forward = [partial(encode_pixels, *piece) for piece in _pieces((prepared,), passes.images, VIEWS_PER_PASS)]
+    backward = [
+        partial(encode_pixels, *piece) for piece in _pieces((prepared,), passes.images_with_gradient, VIEWS_PER_PASS)
+    ]
     if isinstance(model, PromptableModel) and passes.texts + passes.texts_with_gradient:
         tokens = model.tokenize([f"a photo of a {name}." for name in method.classifier.class_names])
         texts = (model.embed_tokens(tokens).detach(), tokens)
-        for count, gradient in ((passes.texts, False), (passes.texts_with_gradient, True)):
-            jobs.append((model.encode_embedded, gradient, _pieces(texts, count, TEXTS_PER_PASS)))
+        forward += [partial(model.encode_embedded, *piece) for piece in _pieces(texts, passes.texts, TEXTS_PER_PASS)]
+        pieces = _pieces(texts, passes.texts_with_gradient, TEXTS_PER_PASS)
+        backward += [partial(model.encode_embedded, words.requires_grad_(), ends) for words, ends in pieces]
 
     def encode_all() -> None:
-        for encode, gradient, pieces in jobs:
-            for first, *others in pieces:
-                inputs = first.detach().requires_grad_(gradient and encode is not model.encode_image)
-                with torch.set_grad_enabled(gradient):
-                    embedded = encode(inputs, *others)
-                if gradient:
-                    embedded.mean().backward()
+        with torch.no_grad():
+            for encode in forward:
+                encode()
+        for encode in backward:
+            encode().mean().backward()
 
     return encode_all
 
