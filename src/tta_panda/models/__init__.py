@@ -10,14 +10,7 @@ from typing import cast
 import torch
 
 from tta_panda.errors import InvalidInputError, TtaPandaWarning
-from tta_panda.models.base import (
-    TEMPLATES,
-    Classifier,
-    ImageModel,
-    Template,
-    VisionLanguageModel,
-    ZeroShotClassifier,
-)
+from tta_panda.models.base import TEMPLATES, Classifier, ImageModel, Template, VisionLanguageModel, ZeroShotClassifier
 from tta_panda.models.checkpoints import file_digest, model_files
 from tta_panda.models.devices import (
     Backend,
@@ -30,7 +23,6 @@ from tta_panda.models.devices import (
 from tta_panda.models.linear import LinearClassifier, LinearHeadModel
 from tta_panda.models.names import (
     SOURCES,
-    ModelSource,
     canonical_name,
     list_models,
     model_source,
@@ -44,7 +36,6 @@ __all__ = [
     "Classifier",
     "ImageModel",
     "LinearClassifier",
-    "ModelSource",
     "VisionLanguageModel",
     "ZeroShotClassifier",
     "canonical_name",

@@ -162,8 +162,8 @@ def _tensors(module: object, prefix: str) -> Iterator[tuple[str, Tensor]]:
 # --- weights into networks --------------------------------------------------------------------------------------------
 
 
-def check_weights(network: nn.Module, state: Mapping[str, Tensor], label: str) -> None:
-    """Raise with the names of what does not fit, unless `state` has every weight of the network and no other."""
+def load_weights(network: nn.Module, state: Mapping[str, Tensor], label: str) -> None:
+    """Set every weight of the network from `state`, or raise with the names of what does not fit."""
     own = network.state_dict()
     wrong_shape = [key for key in own if key in state and state[key].shape != own[key].shape]
     is_foreign = any(key.startswith("vision_model.") for key in state)
@@ -174,11 +174,6 @@ def check_weights(network: nn.Module, state: Mapping[str, Tensor], label: str) -
         misshapen=[f"{key} {tuple(state[key].shape)} instead of {tuple(own[key].shape)}" for key in wrong_shape],
         hint=_FROM_TRANSFORMERS if is_foreign else "",
     )
-
-
-def load_weights(network: nn.Module, state: Mapping[str, Tensor], label: str) -> None:
-    """Set every weight of the network from `state`, or raise with the names of what does not fit."""
-    check_weights(network, state, label)
     network.load_state_dict(state)
 
 
