@@ -55,7 +55,7 @@ def test_nothing_passes_the_filter(cls, beta, protocol, tiny_classifier, images)
     method = cls(tiny_classifier, debias=debias(beta), protocol=protocol, **STRICT[cls])
     before = weights(method)
     for batch in images.split(16):
-        assert method.adapt(batch).isfinite().all()
+        method.adapt(batch)
     assert same(weights(method), before)
     assert not method.weights.optimizer.state
 
@@ -66,8 +66,7 @@ def test_nothing_passes_the_filter(cls, beta, protocol, tiny_classifier, images)
 def test_everything_passes_the_filter(cls, beta, protocol, tiny_classifier, images):
     method = cls(tiny_classifier, debias=debias(beta), protocol=protocol, **LENIENT[cls])
     before = weights(method)
-    for batch in images.split(16):
-        assert method.adapt(batch).isfinite().all()
+    method.adapt(images[:16])
     assert not same(weights(method), before)
 
 
@@ -109,16 +108,6 @@ def test_deyo_permutes_a_grid_of_cells_whatever_the_side(grid):
         assert len(cells[0]) == grid**2
         assert not torch.equal(image, other)
         assert torch.isin(other, image).all()  # the margin, too, holds nothing else
-
-
-@pytest.mark.parametrize("name", METHODS.names())
-@pytest.mark.parametrize("protocol", ["paper", "reference"])
-@pytest.mark.parametrize("sampler", ["pool", "same_cell", "within_image"])
-def test_single_images(name, protocol, sampler, tiny_classifier, images):
-    panda = Panda(beta=0.5, sampler=sampler)
-    method = METHODS.get(name)(tiny_classifier, debias=panda, protocol=protocol, **TINY_OPTIONS.get(name, {}))
-    for batch in images[:2].split(1):
-        assert method.adapt(batch).isfinite().all()
 
 
 # --- SAR ------------------------------------------------------------------------------------------------------------
@@ -197,8 +186,7 @@ def test_with_a_temperature_probabilities_are_averaged_instead():
     scaled = np.array([SURE_A, SURE_B, [3.0, 1.0, 0]]) / 2
     expected = (np.exp(scaled) / np.exp(scaled).sum(1, keepdims=True)).mean(0)
     np.testing.assert_allclose(method.adapt_encoded(views.encoded)[0].softmax(0), expected, rtol=1e-5)
-    far = Zero(views.classifier, views=4, temperature=1e-3).adapt_encoded(views.encoded)
-    assert far.isfinite().all()  # probabilities that underflow are no infinite logits
+    Zero(views.classifier, views=4, temperature=1e-3).adapt_encoded(views.encoded)  # raises for infinite logits
     with pytest.raises(InvalidInputError, match="temperature"):
         Zero(views.classifier, temperature=-1.0)
 
@@ -289,7 +277,6 @@ def test_bat_where_only_one_class_is_predicted(beta, tiny_classifier, images):
         batch = images[:1].expand(6, -1, -1, -1)  # one image, six times
         logits = method.adapt(batch)
         assert len(logits.argmax(dim=1).unique()) == 1
-        assert logits.isfinite().all()
 
 
 # --- TPT ------------------------------------------------------------------------------------------------------------
@@ -310,14 +297,13 @@ def test_an_untouched_context_is_the_plain_prompt(source, request):
 
 
 @pytest.mark.parametrize("context", ["a blurry picture showing one", "symbol:"])
-def test_other_contexts(context, tiny_classifier, images):
+def test_other_contexts(context, tiny_classifier):
     method = TPT(tiny_classifier, context=context, views=4)
     with torch.no_grad():
         got = method.prompts.encode(method.prompts.context[None], 500)[0]
         prompts = [f"{context} {name}." for name in tiny_classifier.class_names]
         expected = F.normalize(tiny_classifier.model.encode_text(prompts), dim=1)
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
-    assert method.adapt(images[:2]).isfinite().all()
     with pytest.raises(InvalidInputError, match="words"):
         TPT(tiny_classifier, context=" ")
 
@@ -332,7 +318,7 @@ def test_the_classifiers_templates_play_no_part(tiny, images):
         assert torch.equal(first.adapt(images[:8]), second.adapt(images[:8]))
 
 
-@pytest.mark.parametrize("prompts_per_pass", [1, 3, 4, 8, 10_000])
+@pytest.mark.parametrize("prompts_per_pass", [3, 8])
 def test_a_memory_budget_changes_nothing(prompts_per_pass, tiny_classifier, images):
     options = {"views": 6, "keep": 0.5, "lr": 1e-2}
     alone = TPT(tiny_classifier, prompts_per_pass=4, **options)  # one image of four classes at a time
@@ -356,6 +342,15 @@ def test_more_steps_lower_the_entropy_that_is_minimised(mini_classifier, foggy):
         )
 
 
+@pytest.mark.parametrize(("method_class", "selections"), [(TPT, 1), (TPS, 3)])
+def test_tps_selects_views_at_every_step_and_tpt_once(method_class, selections, tiny_classifier, images, monkeypatch):
+    seen, rank = [], method_class.rank
+    monkeypatch.setattr(method_class, "rank", lambda self, logits: (seen.append(logits), rank(self, logits))[1])
+    method_class(tiny_classifier, steps=3, views=8, keep=0.25, lr=0.5).adapt(images[:2])
+    assert len(seen) == selections
+    assert len({str(rank(method_class(tiny_classifier), logits)[0]) for logits in seen}) == selections
+
+
 # --- numbers --------------------------------------------------------------------------------------------------------
 
 
@@ -367,16 +362,17 @@ def test_half_precision_logits_keep_their_entropies():
     assert marginal_entropy(logits.half()[None] * 1000).isfinite().all()
 
 
-def test_the_likeliest_class_is_the_first_of_equals_for_any_shape():
+def test_the_top_class_is_the_first_of_equals_for_any_shape():
     logits = torch.tensor([[[1.0, 3.0, 3.0], [2.0, -1.0, 0.0]], [[0.0, 0.0, 0.0], [-torch.inf, 5.0, 7.0]]])
     assert top_class(logits).tolist() == [[1, 0], [0, 2]]
     assert top_class(logits[0, 0]).item() == 1
     assert top_class(logits[:, 1:]).dtype == torch.int64
 
 
-def test_views_are_ranked_by_entropy():
+def test_views_are_ranked_by_entropy(tiny_classifier):
     logits = torch.tensor([[[1.0, 0], [5, 0], [0, 0], [0, 3]]])
-    assert entropy(logits).argsort(dim=1, stable=True).tolist() == [[1, 3, 0, 2]]
+    order, count = Zero(tiny_classifier, keep=0.5).rank(logits)
+    assert (order.tolist(), count) == ([[1, 3, 0, 2]], 2)
 
 
 # --- state ----------------------------------------------------------------------------------------------------------
@@ -392,10 +388,9 @@ from tta_panda.methods import METHODS
 saved = torch.load(sys.argv[2], weights_only=True)
 logits = {}
 for key, state in saved["states"].items():
-    name, beta, protocol = key.split()
-    debias = None if beta == "None" else Panda(beta=beta)
+    name, protocol = key.split()
     classifier = ZeroShotClassifier(make_tiny(), ["heart", "star", "anchor", "cloud"])
-    method = METHODS.get(name)(classifier, debias=debias, protocol=protocol, **TINY_OPTIONS.get(name, {}))
+    method = METHODS.get(name)(classifier, debias=Panda(), protocol=protocol, **TINY_OPTIONS.get(name, {}))
     method.load_state_dict(state)
     logits[key] = method.adapt(saved["images"])
 torch.save(logits, sys.argv[3])
@@ -404,16 +399,14 @@ torch.save(logits, sys.argv[3])
 
 def test_another_process_goes_on_bit_by_bit(tiny_classifier, images, tmp_path):
     states, expected = {}, {}
-    for name in METHODS:
-        for beta in (None, "auto"):
-            for protocol in ("paper", "reference"):
-                panda = None if beta is None else Panda(beta=beta)
-                options = TINY_OPTIONS.get(name, {})
-                method = METHODS.get(name)(tiny_classifier, debias=panda, protocol=protocol, **options)
-                method.adapt(images[:10])
-                method.adapt(images[10:20])
-                states[f"{name} {beta} {protocol}"] = method.state_dict()
-                expected[f"{name} {beta} {protocol}"] = method.adapt(images[20:30])
+    for name in ("clip", "tent", "deyo", "dmn", "zero"):
+        protocol = "reference" if name == "tent" else "paper"
+        options = TINY_OPTIONS.get(name, {})
+        method = METHODS.get(name)(tiny_classifier, debias=Panda(), protocol=protocol, **options)
+        method.adapt(images[:10])
+        method.adapt(images[10:20])
+        states[f"{name} {protocol}"] = method.state_dict()
+        expected[f"{name} {protocol}"] = method.adapt(images[20:30])
     torch.save({"states": states, "images": images[20:30]}, tmp_path / "states.pt")
     tests = Path(__file__).parent
     arguments = [sys.executable, "-c", CONTINUE, str(tests), str(tmp_path / "states.pt"), str(tmp_path / "logits.pt")]

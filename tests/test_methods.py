@@ -6,6 +6,7 @@ import inspect
 import itertools
 import json
 import math
+import threading
 from importlib import metadata
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from conftest import TINY, TINY_OPTIONS, make_tiny
 from torch import Tensor
 
-from tta_panda import BAT, CLIP, DMN, SAR, TPS, TPT, DeYO, Panda, Tent, Zero, ZeroShotClassifier
+from tta_panda import BAT, CLIP, DMN, IM, SAR, TPS, TPT, DeYO, Panda, Tent, Zero, ZeroShotClassifier
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.methods import (
     METHODS,
@@ -393,6 +394,21 @@ def test_arguments_that_cannot_be_used_are_refused_in_words(tiny, tiny_classifie
         Tent(tiny_classifier, learning_rate=1e-3)
 
 
+def test_equal_options_are_the_same_however_they_are_written(tiny_classifier):
+    first, second = (
+        resolve_options(MethodName("tent", "panda"), {"beta": beta, "lr": lr}) for beta, lr in ((1, 0), (1.0, 0.0))
+    )
+    assert json.dumps(first) == json.dumps(second) and '"beta": 1.0' in json.dumps(first)
+    method = Tent(tiny_classifier, lr=1, debias=Panda(beta=1))
+    assert json.dumps(method.options) == json.dumps(Tent(tiny_classifier, lr=1.0).options)
+    assert repr(method.debias) == "Panda(beta=1.0, sampler='pool')"
+
+
+def test_a_method_has_the_options_of_its_bases(tiny_classifier):
+    assert default_options(MethodName("im")).keys() == default_options(MethodName("tent")).keys() | {"diversity"}
+    assert IM(tiny_classifier, predict="after").options["predict"] == "after"
+
+
 # --- beta -----------------------------------------------------------------------------------------------------------
 
 
@@ -414,6 +430,17 @@ def test_beta_can_be_read_and_set(tiny_classifier, images):
     assert torch.equal(method.adapt(images[:16]), CLIP(tiny_classifier, debias=Panda()).adapt(images[:16]))
     with pytest.raises(InvalidInputError, match="beta must be"):
         method.beta = -1
+
+
+def test_beta_is_set_between_batches(tiny_classifier, images):
+    method = CLIP(tiny_classifier, debias=Panda())
+    setting = threading.Thread(target=setattr, args=(method, "beta", 0.5))
+    with method._lock:  # as while a batch is at work
+        setting.start()
+        setting.join(0.2)
+        assert setting.is_alive() and method.debias.beta == "auto"
+    setting.join()
+    assert method.beta == method.debias.beta == 0.5
 
 
 @pytest.mark.parametrize("protocol", ["paper", "reference"])

@@ -10,6 +10,7 @@ from torch import Tensor
 from tta_panda import Panda, Tent, make_classifier, wrap_model
 from tta_panda.errors import InvalidInputError, UnsupportedModelError
 from tta_panda.methods import METHODS, create_method
+from tta_panda.methods.features import encode_images
 from tta_panda.methods.trained import TrainedMethod
 
 TRAINED = [name for name in METHODS if issubclass(METHODS.get(name), TrainedMethod)]
@@ -32,18 +33,37 @@ def adapted(name: str, classifier, images: Tensor, **options) -> tuple[Tensor, d
     return method.adapt(images), gradients, sizes
 
 
-@pytest.mark.parametrize("suffix", ["", "+panda"])
+@pytest.mark.parametrize("recompute", [True, False])
 @pytest.mark.parametrize("name", TRAINED)
-def test_pieces_give_the_gradients_of_the_whole(name, suffix, mini_classifier, images):
-    options = {"beta": 0.4} if suffix else {}
-    logits, gradients, sizes = adapted(name + suffix, mini_classifier, images[:20], **options)
-    in_pieces = adapted(name + suffix, mini_classifier, images[:20], micro_batch=8, **options)
+def test_pieces_give_the_gradients_of_the_whole(name, recompute, mini_classifier, images, monkeypatch):
+    name, options = f"{name}+panda", {"beta": 0.4}
+    logits, gradients, sizes = adapted(name, mini_classifier, images[:20], **options)
+    if not recompute:
+        monkeypatch.setattr("tta_panda.methods.features.IMAGES_PER_PASS", 8)
+    in_pieces = adapted(name, mini_classifier, images[:20], micro_batch=8 if recompute else None, **options)
     assert max(sizes) >= 20 and max(in_pieces[2]) == 8
     assert gradients and gradients.keys() == in_pieces[1].keys()
     torch.testing.assert_close(in_pieces[0], logits, atol=2e-2, rtol=1e-3)  # Mint's are of after the step
     largest = max(float(gradient.abs().max()) for gradient in gradients.values())
     for key, gradient in gradients.items():
         torch.testing.assert_close(in_pieces[1][key], gradient, atol=1e-4 * largest, rtol=1e-3)
+
+
+def test_a_state_goes_on_with_another_micro_batch(tiny_classifier, images):
+    method, other = (Tent(tiny_classifier, micro_batch=size) for size in (None, 4))
+    method.adapt(images[:8])
+    other.load_state_dict(method.state_dict())
+    torch.testing.assert_close(other.adapt(images[8:16]), method.adapt(images[8:16]))
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(55, [55]), (56, [28, 28]), (110, [55, 55]), (111, [37, 37, 37])])
+def test_a_cpu_encodes_in_even_pieces(count, sizes, mini, images, monkeypatch):
+    seen, encode = [], mini.encode_image
+    monkeypatch.setattr(mini, "encode_image", lambda batch: (seen.append(len(batch)), encode(batch))[1])
+    prepared = mini.prepare(images.repeat(3, 1, 1, 1)[:count])
+    with torch.no_grad():
+        torch.testing.assert_close(encode_images(mini, prepared), encode(prepared), atol=1e-5, rtol=1e-4)
+    assert seen == sizes
 
 
 def test_pieces_are_refused_where_a_batch_is_normalised_as_a_whole(images):

@@ -12,43 +12,25 @@ from tta_panda import CLIP, DMN, SAR, TPS, TPT, DeYO, Panda, Tent, Zero, ZeroSho
 from tta_panda.data import load_data
 from tta_panda.data.stream import Stream
 from tta_panda.evaluation.loop import run_stream
-from tta_panda.methods import create_method, list_methods, parse_method
-from tta_panda.methods.base import EncoderPasses
+from tta_panda.methods import METHODS, MethodName, create_method, parse_method
+from tta_panda.methods.base import BatchSize, EncoderPasses
+from tta_panda.methods.factory import default_options
 
 B, M, K, V = 20, 2, 4, 8
 
 VIEWS = {"views": V, "keep": 0.25}
 OPTIONS = TINY_OPTIONS | {"tpt": VIEWS, "zero": VIEWS, "tps": VIEWS}
 
-# Of one batch with everything kept: images, images with gradient, texts, texts with gradient.
-EXPECTED = {
-    "clip": (B, 0, 0, 0),
-    "clip+panda": (B + M, 0, 0, 0),
-    "tent": (0, B, 0, 0),
-    "tent+panda": (0, B + M, 0, 0),
-    "eta": (0, B, 0, 0),
-    "eta+panda": (0, B + M, 0, 0),
-    "sar": (0, 2 * B, 0, 0),
-    "sar+panda": (0, 2 * (B + M), 0, 0),
-    "deyo": (B, B, 0, 0),
-    "deyo+panda": (B, B + M, 0, 0),
-    "tpt": (B * V, 0, B * K, B * K),
-    "tpt+panda": (B * V + M, 0, B * K, B * K),
-    "dmn": (B, 0, 0, 0),
-    "dmn+panda": (B + M, 0, 0, 0),
-    "zero": (B * V, 0, 0, 0),
-    "zero+panda": (B * V + M, 0, 0, 0),
-    "tps": (B * V, 0, 0, 0),
-    "tps+panda": (B * V + M, 0, 0, 0),
-    "bat": (0, B, 0, K),
-    "bat+panda": (0, B + M, 0, K),
-    **dict.fromkeys(("tda", "oga", "stata"), (B, 0, 0, 0)),
-    **{f"{name}+panda": (B + M, 0, 0, 0) for name in ("tda", "oga", "stata")},
-    "mint": (B, B, 0, 0),
-    "mint+panda": (B + M, B + M, 0, 0),
-    "im": (0, B, 0, 0),
-    "im+panda": (0, B + M, 0, 0),
-}
+CASES = [
+    *((name, {}) for name in METHODS),
+    *((f"{name}+panda", {"protocol": protocol}) for name in METHODS for protocol in ("paper", "reference")),
+    ("clip+level", {}),
+    ("tent+panda+level", {}),
+    ("tent+panda", {"predict": "after"}),
+    ("mint+panda", {"guard": True}),
+    ("deyo", {"destroy": "none"}),
+    ("tpt", {"steps": 2}),
+]
 
 
 @pytest.fixture
@@ -68,22 +50,37 @@ def encoded(monkeypatch) -> Counter:
     return seen
 
 
-def make(name: str, classifier: ZeroShotClassifier):
+def make(name: str, classifier: ZeroShotClassifier, **more):
     parsed = parse_method(name)
     settings = OPTIONS.get(parsed.base, {}) | ({"beta": 0.5} if parsed.debias == "panda" else {})
-    return create_method(name, classifier, **settings)
+    return create_method(name, classifier, **settings, **more)
 
 
-@pytest.mark.parametrize("name", list_methods())
-def test_passes_of_a_batch(name, tiny_classifier, images, encoded):
-    parsed = parse_method(name)  # whatever else debiases, only negatives are encoded
-    expected = EXPECTED[f"{parsed.base}+panda" if "panda" in parsed.debias else parsed.base]
-    method = make(name, tiny_classifier)
+@pytest.mark.parametrize(("name", "options"), CASES, ids=str)
+def test_declared_passes_are_those_of_a_batch(name, options, tiny_classifier, images, encoded):
+    method = make(name, tiny_classifier, **options)
     method.adapt(images[:B])
-    assert method.passes == EncoderPasses(1, *expected)
-    assert (encoded["images"], encoded["images_with_gradient"]) == expected[:2]
+    size = BatchSize(B, M if "panda" in name else 0, K)
+    declared = type(method).expected_passes(size, method.options)
+    assert method.passes == declared
+    assert (encoded["images"], encoded["images_with_gradient"]) == (declared.images, declared.images_with_gradient)
     method.reset()
     assert method.passes == EncoderPasses()
+
+
+def test_passes_in_numbers():
+    """Of one batch, if all images are kept: images, images with gradient, texts, texts with gradient."""
+    size = BatchSize(B, M, K, templates=3)
+    for name, expected in {
+        "clip": (B + M, 0, 0, 0),
+        "tent": (0, B + M, 0, 0),
+        "sar": (0, 2 * (B + M), 0, 0),
+        "deyo": (B, B + M, 0, 0),
+        "tpt": (64 * B + M, 0, B * K, B * K),
+        "bat": (0, B + M, 0, 3 * K),
+        "mint": (B + M, B + M, 0, 0),
+    }.items():
+        assert METHODS.get(name).expected_passes(size, default_options(MethodName(name))) == EncoderPasses(1, *expected)
 
 
 def test_tent_with_panda_is_one_forward_and_one_backward(tiny_classifier, images, encoded, monkeypatch):
