@@ -14,7 +14,7 @@ from tta_panda.data.stream import Stream
 from tta_panda.evaluation.loop import run_stream
 from tta_panda.methods import METHODS, MethodName, create_method, parse_method
 from tta_panda.methods.base import BatchSize, EncoderPasses
-from tta_panda.methods.factory import default_options
+from tta_panda.methods.factory import default_options, expected_passes, resolve_options
 
 B, M, K, V = 20, 2, 4, 8
 
@@ -60,8 +60,9 @@ def make(name: str, classifier: ZeroShotClassifier, **more):
 def test_declared_passes_are_those_of_a_batch(name, options, tiny_classifier, images, encoded):
     method = make(name, tiny_classifier, **options)
     method.adapt(images[:B])
-    size = BatchSize(B, M if "panda" in name else 0, K)
-    declared = type(method).expected_passes(size, method.options)
+    parsed = parse_method(name)
+    used = resolve_options(parsed, {"beta": 0.5} if parsed.debias == "panda" else {}) | method.options
+    declared = expected_passes(parsed, used, B, K)
     assert method.passes == declared
     assert (encoded["images"], encoded["images_with_gradient"]) == (declared.images, declared.images_with_gradient)
     method.reset()

@@ -21,16 +21,16 @@ from typing import Any, ClassVar
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-from torch import Tensor
 
 import tta_panda
 from tta_panda.methods import METHODS, parse_method
 from tta_panda.methods.base import EncoderPasses, Method
+from tta_panda.methods.factory import expected_passes, resolve_options
 from tta_panda.methods.presets import PRESETS, Preset
 from tta_panda.options import declared_options
 
 IMAGES, CLASSES = 10, 5
-"""Of the batch whose encoder passes are counted. Panda adds one negative for ten images."""
+"""Of the batch whose encoder passes are shown. Panda adds one negative for ten images."""
 
 
 class MethodFacts(SphinxDirective):
@@ -77,7 +77,7 @@ def _cost_table(names: Sequence[str]) -> Iterator[str]:
     counts = {name: asdict(_passes(name)) for name in names}
     columns = [key for key in counts[names[0]] if key != "batches" and any(count[key] for count in counts.values())]
     titles = " | ".join(column.replace("_", " ") for column in columns)
-    yield f"| encoded for {IMAGES} images of {CLASSES} classes | {titles} |"
+    yield f"| encoded at most for {IMAGES} images of {CLASSES} classes | {titles} |"
     yield f"|---|{'---:|' * len(columns)}"
     for name, count in counts.items():
         shown = " | ".join(str(count[column] or "–") for column in columns)
@@ -85,20 +85,10 @@ def _cost_table(names: Sequence[str]) -> Iterator[str]:
     yield ""
 
 
-@functools.cache
 def _passes(name: str) -> EncoderPasses:
     """What a method encodes for one batch, with the preset of the embedded model."""
-    classifier, images = _embedded()
-    method = tta_panda.create_method(name, classifier)
-    method.adapt(images)
-    return method.passes
-
-
-@functools.cache
-def _embedded() -> tuple[tta_panda.ZeroShotClassifier, Tensor]:
-    data = tta_panda.load_data("glyphs-c", "fog", limit=100)
-    classifier = tta_panda.ZeroShotClassifier(tta_panda.load_model("mini"), data.class_names[:CLASSES])
-    return classifier, next(iter(tta_panda.Stream(data, batch_size=IMAGES, seed=0)))[0]
+    parsed = parse_method(name)
+    return expected_passes(parsed, resolve_options(parsed, {}, preset=PRESETS["mini"]), IMAGES, CLASSES)
 
 
 def _by_owner(cls: type[Method]) -> tuple[list[str], dict[type, list[str]]]:

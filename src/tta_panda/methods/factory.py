@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.methods import DEBIASES, METHODS, MethodName
-from tta_panda.methods.base import PROTOCOLS, SAMPLER, Method
+from tta_panda.methods.base import PROTOCOLS, SAMPLER, BatchSize, EncoderPasses, Method
 from tta_panda.methods.presets import Preset
 from tta_panda.models.base import Classifier
 from tta_panda.options import Option, check_options, declared_options
@@ -64,6 +65,15 @@ def build_method(name: MethodName, classifier: Classifier, options: Options, see
     shared = debias_options(name.debias)
     own = {key: value for key, value in options.items() if key not in shared}
     return METHODS.get(name.base)(classifier, debias=build_debias(name.debias, options), seed=seed, **own)
+
+
+def expected_passes(name: MethodName, options: Options, images: int, classes: int, templates: int = 1) -> EncoderPasses:
+    """What a method with resolved options encodes for one batch of so many images, at most."""
+    negatives = 0
+    if "panda" in name.debias and options["beta"] != 0 and options.get("gamma") != 0:
+        share = 1.0 if options["sampler"] == "within_image" else options["ratio"]
+        negatives = math.ceil(images * share - 1e-9)
+    return METHODS.get(name.base).expected_passes(BatchSize(images, negatives, classes, templates), options)
 
 
 def build_debias(name: str, options: Options) -> Debias | None:
