@@ -5,6 +5,8 @@ Shapes: B images, K classes.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -100,7 +102,7 @@ def batch_mean(values: Tensor) -> Tensor:
 
 def decay(images: int, half_life: float) -> float:
     """The share of a sum that remains after this many images."""
-    return 0.5 ** (images / half_life)
+    return math.pow(0.5, images / half_life)
 
 
 def centred(values: Tensor) -> Tensor:
