@@ -250,7 +250,7 @@ def test_a_full_disk_is_explained(server: Server, tmp_path: Path, monkeypatch: p
 
     with monkeypatch.context() as patched:
         patched.setattr(tarfile.TarFile, "makefile", full)
-        with pytest.raises(DataError, match=r"No space left.*It needs about .* GB there, and .* GB are free"):
+        with pytest.raises(DataError, match=r"No space left.*It needs about .* GB there"):
             download.download("cifar10-c", tmp_path, mirror=server.url)
     assert listed(tmp_path) == ["CIFAR-10-C.tar"]
     download.download("cifar10-c", tmp_path, mirror=server.url)

@@ -104,46 +104,37 @@ def _refuse_made_files(name: str, folder: Path, archive: Archive) -> None:
 def _fetch(url: str, archive: Archive, target: Path, progress: Progress) -> None:
     """Fetch a file as `<file>.part`, which a later call resumes, and rename it when it is complete."""
     part = target.with_name(f"{target.name}.part")
-    try:
-        _complete(url, part, _MARGIN * archive.gigabytes * 1e9, progress)
-        found = file_md5(part)
-        if found != archive.md5:
-            raise DataError(
-                f"{url} is not the published file: expected md5 {archive.md5}, found {found}. It was deleted; run the "
-                "command again, or try another --mirror."
-            )
-        os.replace(part, target)
-    except DataError:
-        part.unlink()
-        raise
-    except requests.RequestException as error:
-        raise DataError(
-            f"Cannot fetch {url} ({error}). What has arrived is kept: run the same command again to go on, or fetch "
-            f"the file in another way, put it into {target.parent}, and run the command again to unpack it."
-        ) from error
-
-
-def _complete(url: str, part: Path, most: float, progress: Progress) -> None:
-    """Fetch what `part` lacks of the file, in several attempts if necessary."""
     failures = 0
     while True:
-        before = part.stat().st_size if part.exists() else 0
+        before = _bytes_in(part)
         try:
-            return _append(url, part, most, progress)
+            _append(url, part, _MARGIN * archive.gigabytes * 1e9, progress)
+            break
         except requests.RequestException as error:
-            gained = part.exists() and part.stat().st_size > before
-            failures = 0 if gained else failures + 1
+            failures = 0 if _bytes_in(part) > before else failures + 1
             if failures == _ATTEMPTS or not _may_pass(error):
-                raise
+                raise DataError(
+                    f"Cannot fetch {url} ({error}). What has arrived is kept: run the same command again to go on, or "
+                    f"fetch the file in another way, put it into {target.parent}, and run the command again to unpack "
+                    "it."
+                ) from error
             sleep(_SHORTEST_PAUSE * 2**failures)
+    found = file_md5(part)
+    if found != archive.md5:
+        part.unlink()
+        raise DataError(
+            f"{url} is not the published file: expected md5 {archive.md5}, found {found}. It was deleted; run the "
+            "command again, or try another --mirror."
+        )
+    os.replace(part, target)
 
 
-def _append(url: str, part: Path, most: float, progress: Progress) -> None:
+def _append(url: str, part: Path, max_bytes: float, progress: Progress) -> None:
     """Append the rest of the file to `part`; start over if the server does not send parts of files.
 
-    A server that sends more than `most` bytes, perhaps without end, does not fill the disk.
+    A server that sends more than `max_bytes`, perhaps without end, does not fill the disk.
     """
-    done = part.stat().st_size if part.exists() else 0
+    done = _bytes_in(part)
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
     with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
         if response.status_code == requests.codes.requested_range_not_satisfiable:
@@ -157,16 +148,21 @@ def _append(url: str, part: Path, most: float, progress: Progress) -> None:
         with part.open("ab" if done else "wb") as file:
             for chunk in response.iter_content(_CHUNK):
                 done += len(chunk)
-                if done > most:
+                if done > max_bytes:
+                    part.unlink()
                     raise DataError(
-                        f"{url} is not the published file, which has less than {most / 1e9:.2g} GB. It was deleted; "
-                        "try another --mirror."
+                        f"{url} is not the published file, which has less than {max_bytes / 1e9:.2g} GB. It was "
+                        "deleted; try another --mirror."
                     )
                 with writing(part):
                     file.write(chunk)
                 progress(done, total)
     if total is not None and done < total:
         raise requests.ConnectionError(f"the connection ended after {done:,} of {total:,} bytes")
+
+
+def _bytes_in(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _may_pass(error: requests.RequestException) -> bool:
@@ -200,7 +196,11 @@ def unpack(file: Path, archive: Archive, folder: Path, progress: Progress) -> No
             )
         _move(staging, folder)
     except OSError as error:
-        raise DataError(_no_room(file, folder, error)) from error
+        raise DataError(
+            f"Cannot unpack {file} into {folder} ({error.strerror or error}). It needs about "
+            f"{file.stat().st_size / 1e9:.1f} GB there. Make room and run the same command again: the archive is kept, "
+            "and not fetched again."
+        ) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -240,12 +240,3 @@ def _move(fresh: Path, folder: Path) -> None:
             _move(entry, there)
         elif not there.exists():
             os.replace(entry, there)
-
-
-def _no_room(file: Path, folder: Path, error: OSError) -> str:
-    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    needed, free = file.stat().st_size / 1e9, shutil.disk_usage(place).free / 1e9
-    return (
-        f"Cannot unpack {file} into {folder} ({error.strerror or error}). It needs about {needed:.1f} GB there, and "
-        f"{free:.1f} GB are free. Make room and run the same command again: the archive is kept, and not fetched again."
-    )
