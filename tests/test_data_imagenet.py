@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from data_files import write_image
 
-from tta_panda.data import load_data
-from tta_panda.data.check import check_root
+from tta_panda.data import check_data, load_data
 from tta_panda.data.dataset import ImageFiles
 from tta_panda.data.source import published_classes
 from tta_panda.errors import DataError, InvalidInputError
@@ -37,9 +36,7 @@ def test_imagenet_synsets_are_in_label_order() -> None:
 
 
 def test_imagenet_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("folders", "check"):
-        monkeypatch.setattr(f"tta_panda.data.{module}.published_classes", lambda _name: CLASSES)
-    monkeypatch.setattr("tta_panda.data.check.IMAGES_PER_CLASS", 1)
+    monkeypatch.setattr("tta_panda.data.folders.published_classes", lambda _name: CLASSES)
     fog = tmp_path / "ImageNet-C" / "fog"
     write_imagenet(fog / "3")
     dataset = load_data("imagenet-c", "fog", 3, root=tmp_path)
@@ -66,18 +63,18 @@ def test_imagenet_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert load_data("imagenet-c", "clean", root=tmp_path).paths[0].is_relative_to(tmp_path / "val")
 
     def checked(item: str) -> tuple[str, str]:
-        [finding] = [finding for finding in check_root(tmp_path) if finding.item == item]
+        [finding] = [finding for finding in check_data(tmp_path) if finding.item == item]
         return finding.status, finding.detail
 
-    assert checked("val") == ("ok", "3 of 3 images")
-    assert checked("fog") == ("partial", "severities 3")
+    assert checked("val") == ("partial", "3 of 50,000 images")
+    assert checked("fog") == ("partial", "severity 3: 3 of 50,000 images")
     assert checked("snow") == ("missing", "")
     last = fog / "3" / "n15075141"
     next(last.iterdir()).unlink()
-    assert checked("fog") == ("partial", "severity 3: 2 of 3 images")
+    assert checked("fog") == ("partial", "severity 3: 2 of 50,000 images")
     last.rmdir()
     assert checked("fog") == ("partial", "severity 3: 2 of 3 class folders")
     with pytest.raises(DataError, match=r"3 class folders of imagenet-c.*1 missing: n15075141"):
         load_data("imagenet-c", "fog", 3, root=tmp_path)
     (fog / "3" / "cats").mkdir()
-    assert checked("fog") == ("damaged", "severity 3: folders that are not classes of ImageNet: cats")
+    assert checked("fog") == ("damaged", "severity 3: folders that are not classes of imagenet-c: cats")

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pytest
 from data_files import write_clean_cifar, write_image
 
-from tta_panda.data import load_data
-from tta_panda.data.check import check_root
+from tta_panda.data import check_data, load_data
 from tta_panda.data.corruptions import CORRUPTIONS, corrupt_batch
 from tta_panda.data.make import make_corrupted
 from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
@@ -131,12 +130,12 @@ def test_published_files_are_left_alone(clean: Path, tmp_path: Path) -> None:
 
 
 def test_check_names_what_is_missing_and_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tta_panda.data.check.TEST_IMAGES", 30)
+    monkeypatch.setattr("tta_panda.data.cifar.TEST_IMAGES", 30)
     write_clean_cifar(tmp_path, count=30)
     make_corrupted("cifar10-c", tmp_path, tmp_path, ["fog"], [5])
     make_corrupted("cifar10-c", tmp_path, tmp_path, ["snow"], ALL)
     np.save(tmp_path / "CIFAR-10-C" / "contrast.npy", np.zeros((10, 32, 32, 3), np.uint8))
-    found = {(finding.data, finding.item): finding for finding in check_root(tmp_path)}
+    found = {(finding.data, finding.item): finding for finding in check_data(tmp_path)}
     status = {key: finding.status for key, finding in found.items()}
     assert status["cifar10", "test_batch"] == "damaged"  # random images do not have the md5 sum of CIFAR-10
     assert status["cifar10-c", "labels.npy"] == "ok"
@@ -147,7 +146,7 @@ def test_check_names_what_is_missing_and_damaged(tmp_path: Path, monkeypatch: py
     assert status["cifar10-c", "frost.npy"] == "missing"
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="none of the data sets"):
-        check_root(tmp_path / "empty")
+        check_data(tmp_path / "empty")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,7 @@ def test_check_names_what_is_missing_and_damaged(tmp_path: Path, monkeypatch: py
 def test_check_names_labels_that_are_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: npt.NDArray[np.generic]
 ) -> None:
-    monkeypatch.setattr("tta_panda.data.check.TEST_IMAGES", 30)
+    monkeypatch.setattr("tta_panda.data.cifar.TEST_IMAGES", 30)
     (tmp_path / "CIFAR-10-C").mkdir()
     np.save(tmp_path / "CIFAR-10-C" / "labels.npy", labels)
-    assert check_root(tmp_path)[0].status == "damaged"
+    assert check_data(tmp_path)[0].status == "damaged"

@@ -86,9 +86,9 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Verify the data sets in a folder and say what is missing. Fails if something is damaged."""
-    from tta_panda.data.check import check_root
+    from tta_panda.data import check_data
 
-    findings = check_root(root.expanduser())
+    findings = check_data(root.expanduser())
     damaged = sum(finding.status == "damaged" for finding in findings)
     show([finding._asdict() for finding in findings], as_json, damaged=damaged)
     if damaged:

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tta_panda.errors import InvalidInputError
+from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.registry import Registry
 
 if TYPE_CHECKING:
     from tta_panda.data.dataset import Dataset
-    from tta_panda.data.source import DataSource
+    from tta_panda.data.source import DataSource, Finding
 
 CLEAN = "clean"
 """The domain without corruption; its severity is 0."""
@@ -78,3 +78,16 @@ def load_data(
     if isinstance(dataset, ImageFiles) and skip_broken:
         dataset = dataset.without_broken()
     return dataset.head(limit)
+
+
+def check_data(root: Path) -> list[Finding]:
+    """Check every data set of which a folder holds something; it is a `DataError` if it holds none."""
+    if not root.is_dir():
+        raise DataError(f"There is no folder {root}. Give the folder that holds CIFAR-10-C, ImageNet-C, ...")
+    findings = [finding for name in DATASETS for finding in DATASETS.get(name).check(root)]
+    if not findings:
+        raise DataError(
+            f"{root} holds none of the data sets; expected CIFAR-10-C, cifar-10-batches-py, ImageNet-C, ... in it. "
+            f"Fetch one with: tta-panda data download cifar10-c -o {root}"
+        )
+    return findings

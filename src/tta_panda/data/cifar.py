@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tta_panda.data import CLEAN
-from tta_panda.data.corruptions import CORRUPTIONS
+from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.dataset import ImageDataset
-from tta_panda.data.source import Archive, DataSource, Size, published_classes
+from tta_panda.data.source import Archive, DataSource, Finding, Size, Status, file_md5, published_classes
 from tta_panda.errors import DataError
 from tta_panda.pickles import RefusedPickleError, RestrictedUnpickler
 
 SEVERITIES = 5
+TEST_IMAGES = 10_000
 LABELS = "labels.npy"
 _MADE = "made with seed"
 
@@ -93,6 +94,36 @@ class Cifar(DataSource):
                     return f"{_MADE} {note.get('seed')}{textures}"
         return None
 
+    def check(self, root: Path) -> Iterator[Finding]:
+        if not self.folder:
+            path = root / self.pickle
+            if path.parent.is_dir():
+                yield self.check_path(path, self._check_md5, f"no {path}")
+            return
+        folder = root if root.name == self.folder else root / self.folder
+        if folder.is_dir():
+            yield self.check_path(folder / LABELS, self._check_labels, "without it no corruption can be read")
+            extra = [name for name in EXTRA_CORRUPTIONS if (folder / f"{name}.npy").exists()]
+            for name in (*CORRUPTIONS, *extra):
+                yield self.check_path(folder / f"{name}.npy", _check_images)
+
+    def _check_md5(self, path: Path) -> tuple[Status, str]:
+        found = file_md5(path)
+        return ("ok", "md5 as published") if found == self.md5 else ("damaged", f"md5 {found}, expected {self.md5}")
+
+    def _check_labels(self, path: Path) -> tuple[Status, str]:
+        labels, expected = open_array(path), (SEVERITIES * TEST_IMAGES,)
+        if labels.shape != expected:
+            return "damaged", f"shape {labels.shape}, expected {expected}"
+        if not np.issubdtype(labels.dtype, np.integer):
+            return "damaged", f"{labels.dtype} labels, expected whole numbers"
+        rounds = labels.reshape(SEVERITIES, TEST_IMAGES)
+        classes = len(self.class_names())
+        balanced = np.repeat(np.arange(classes), TEST_IMAGES // classes)
+        if (rounds != rounds[0]).any() or not np.array_equal(np.sort(rounds[0]), balanced):
+            return "damaged", f"not the labels of the test set, {SEVERITIES} times over"
+        return "ok", f"{SEVERITIES} x {TEST_IMAGES:,} labels"
+
     def _find(self, root: Path) -> Path:
         for folder in (root, root / self.folder):
             if (folder / LABELS).is_file():
@@ -103,6 +134,19 @@ class Cifar(DataSource):
             f"{self.name} -o {root}; to make it from clean images: tta-panda data make {self.name} --from CLEAN "
             f"-o {root}"
         )
+
+
+def _check_images(path: Path) -> tuple[Status, str]:
+    """Check shape, type and length; md5 sums of the single files are not published."""
+    array, note = open_array(path), read_note(path)
+    expected = (SEVERITIES * TEST_IMAGES, 32, 32, 3)
+    if array.shape != expected or array.dtype != np.uint8:
+        return "damaged", f"{array.dtype} {array.shape}, expected uint8 {expected}"
+    if note is None:
+        return "ok", f"{SEVERITIES} x {TEST_IMAGES:,} images"
+    made = ", ".join(map(str, note["severities"])) or "none"
+    whole = len(note["severities"]) == SEVERITIES
+    return "ok" if whole else "partial", f"severities made: {made}; seed {note.get('seed')}"
 
 
 def was_made(fingerprint: str | None) -> bool:
@@ -248,7 +292,7 @@ def _clean(number: int, pickle: str, label_key: str, md5: str, archive_md5: str)
         layout=pickle,
         domains=(CLEAN,),
         archives=(Archive(url, archive_md5, 0.17, (pickle,)),),
-        size=Size(images=10_000, classes=number),
+        size=Size(images=TEST_IMAGES, classes=number),
         classes=f"cifar{number}",
         pickle=pickle,
         label_key=label_key,

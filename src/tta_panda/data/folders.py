@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -22,7 +22,7 @@ from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import ALL_CORRUPTIONS, CORRUPTIONS, EXTRA_CORRUPTIONS, GROUPS
 from tta_panda.data.dataset import UNLABELLED, ImageFiles
 from tta_panda.data.listing import Found, images_in, read_lines
-from tta_panda.data.source import Archive, DataSource, Size, parse_classes, published_classes
+from tta_panda.data.source import Archive, DataSource, Finding, Size, Status, parse_classes, published_classes
 from tta_panda.errors import DataError, TtaPandaWarning
 from tta_panda.escapes import path_text
 from tta_panda.images import AS_PUBLISHED, AS_SHOWN, Decoding
@@ -135,6 +135,41 @@ class ImageFolders(DataSource):
             return used.fingerprint(self.domain(self.required_root(root), corruption, severity))
         except (DataError, OSError):  # loading the data will say what is wrong
             return None
+
+    def check(self, root: Path) -> Iterator[Finding]:
+        if self.classes is None:
+            return
+        if CORRUPTIONS[0] not in self.domains:
+            for place in filter(None, self.clean):
+                if (root / place).is_dir():
+                    yield self.check_path(root / place, self._check_classes)
+            return
+        for folder in (root / self.folder, root):
+            there = {name: places[0] for name in ALL_CORRUPTIONS if (places := corruption_folders(folder, name))}
+            if any(name in there for name in CORRUPTIONS):
+                for name in dict.fromkeys((*CORRUPTIONS, *there)):
+                    yield self.check_path(there.get(name, folder / name), self._check_severities)
+                return
+
+    def _check_severities(self, folder: Path) -> tuple[Status, str]:
+        there = [severity for severity in range(1, 6) if (folder / str(severity)).is_dir()]
+        for severity in there:
+            status, detail = self._check_classes(folder / str(severity))
+            if status != "ok":
+                return status, f"severity {severity}: {detail}"
+        return "ok" if len(there) == 5 else "partial", f"severities {', '.join(map(str, there)) or 'none'}"
+
+    def _check_classes(self, folder: Path) -> tuple[Status, str]:
+        """Count class folders and their images; the images themselves are not decoded."""
+        assert self.classes is not None and self.size is not None
+        classes = published_classes(self.classes)
+        there = {path.name: path for path in class_folders(folder)}
+        if others := sorted(there.keys() - classes.keys()):
+            return "damaged", f"folders that are not classes of {self.name}: {', '.join(others[:3])}"
+        if len(there) < len(classes):
+            return "partial", f"{len(there):,} of {len(classes):,} class folders"
+        images, expected = sum(len(images_in(path).paths) for path in there.values()), self.size.images
+        return "ok" if images == expected else "partial", f"{images:,} of {expected:,} images"
 
     def required_root(self, root: Path | None) -> Path:
         root = super().required_root(root)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS
@@ -41,6 +42,18 @@ class Size(NamedTuple):
 
     images: int
     classes: int
+
+
+Status = Literal["ok", "partial", "missing", "damaged"]
+
+
+class Finding(NamedTuple):
+    """What a check found of one file or folder of a data set."""
+
+    data: str
+    item: str
+    status: Status
+    detail: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +92,19 @@ class DataSource(ABC):
         """
         return None
 
+    def check(self, root: Path) -> Iterator[Finding]:
+        """What is there, missing or damaged of the data set; nothing if the folder holds none of it."""
+        return iter(())
+
+    def check_path(self, path: Path, check: Callable[[Path], tuple[Status, str]], if_missing: str = "") -> Finding:
+        """Check a file or folder, if it is there, by a function that returns its status and a detail."""
+        if not path.exists():
+            return Finding(self.name, path.name, "missing", if_missing)
+        try:
+            return Finding(self.name, path.name, *check(path))
+        except DataError as error:
+            return Finding(self.name, path.name, "damaged", str(error))
+
     def required_root(self, root: Path | None) -> Path:
         """The absolute root folder; it is a `DataError` if there is none."""
         if root is None:
@@ -106,3 +132,8 @@ def published_classes(name: str) -> dict[str, str]:
     """Class names of a published data set by folder, in label order, as used in prompts."""
     text = resources.files("tta_panda.data").joinpath("class_names", f"{name}.txt").read_text("utf-8")
     return parse_classes(text.splitlines())
+
+
+def file_md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()
