@@ -263,13 +263,19 @@ def test_a_folder_without_records_is_a_sentence(tmp_path):
         read_comparisons_of(str(tmp_path / "nothing"))
 
 
-def test_frames_of_a_video(tmp_path, mini_classifier):
+@pytest.fixture
+def video(tmp_path):
+    """Seven frames, each redder than the one before."""
     path = tmp_path / "clip.avi"
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 10, (64, 48))
     for level in range(7):
         writer.write(np.full((48, 64, 3), (0, 0, 30 * level), np.uint8))  # blue, green, red
     writer.release()
-    found = list(frames(path, 3))
+    return path
+
+
+def test_frames_of_a_video(video, mini_classifier):
+    found = list(frames(video, 3))
     assert [round(share * 7) for share, _ in found] == [0, 3, 6]
     assert [frame[..., 0].mean() for _, frame in found] == pytest.approx([0, 90, 180], abs=4)  # red comes first
     method = create_method("clip+panda", mini_classifier)
@@ -332,3 +338,50 @@ def test_the_page_loads_the_models_of_the_command_line_and_no_others(tmp_path, m
         with pytest.raises(server.gr.Error):
             block.preprocess("guest:model")
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.fixture
+def tabs():
+    return pytest.importorskip("tta_panda.app.tabs", reason="the explorer needs tta-panda[app]")
+
+
+def test_what_the_fields_of_a_batch_do(tabs, folder):
+    def encode(source, *fields):
+        return tabs._encode(source, DATA, *fields, "fog", 5, "mini", "clip", 20)
+
+    batch, slider, outcome, sheets = encode(tabs.EMBEDDED, "", None, "")
+    assert slider["value"] == round(batch.auto.beta, 2) and "Predictions for 20 pictures" in outcome
+    assert f"--auto: {batch.auto.beta / 2:.3f}" in sheets
+    assert "β = 0.70" in tabs._move(batch, 0.7) and tabs._set_to_auto(batch)[1] == outcome
+    assert "Predictions for 6 pictures" in encode(tabs.FOLDER, str(folder), None, "")[2]
+    assert "Predictions for 1 pictures" in encode(tabs.UPLOAD, "", [folder / "gear" / "0.png"], "cat, dog")[2]
+    with pytest.raises(tabs.gr.Error, match="Upload one picture"):
+        encode(tabs.UPLOAD, "", None, "cat, dog")
+    assert [each["visible"] for each in tabs._fields_of(tabs.FOLDER)] == [False, True, False, True]
+
+
+def test_what_the_buttons_of_a_stream_do(tabs):
+    playing, charts, counts = tabs._step(None, "mini", PANDA, DATA, "fog", 5, "continual", 10)
+    again, _, counts = tabs._step(playing, "mini", PANDA, DATA, "snow", 5, "continual", 10)
+    assert again is playing and "<svg" in charts and "All 20 pictures" in counts
+    with pytest.raises(tabs.gr.Error, match="sideways"):
+        tabs._step(playing, "mini", PANDA, DATA, "fog", 5, "sideways", 10)
+
+
+def test_what_the_fields_of_results_do(tabs, store):
+    folders, title, table, grid = tabs._open(str(store("new", 0.2).root), str(store("old", 0.1).root))
+    assert title["value"] in folders[0] and grid["headers"] == ["corruption", "clip", "clip+panda"]
+    chosen = tabs.gr.SelectData(None, {"index": [0, 2], "value": 0.1, "row_value": ["fog"]})
+    shown, record = tabs._choose_cell(folders, title["value"], table["value"], chosen)
+    assert shown.count("clip+panda on fog") == 4 and record["visible"]
+    with pytest.raises(tabs.gr.Error, match="Name a folder of records"):
+        tabs._open("", "")
+
+
+def test_frames_of_a_video_and_a_camera_are_predicted(tabs, video):
+    [*_, shown] = tabs._play(str(video), "cat, dog", "mini", "clip+panda", 3)
+    assert shown.count("<figure") == 3
+    method, said = tabs._look(None, np.zeros((48, 64, 3), np.uint8), "cat, dog", "mini", "clip")
+    assert "%" in said and tabs._look(method, np.zeros((48, 64, 3), np.uint8), "x", "mini", "clip")[0] is method
+    with pytest.raises(tabs.gr.Error, match="Upload a video first"):
+        list(tabs._play(None, "cat, dog", "mini", "clip", 1))
