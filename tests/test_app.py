@@ -45,7 +45,7 @@ def batch(mini_classifier) -> EncodedBatch:
     return EncodedBatch(batches.read_data(DATA, "fog", 5, 40), mini_classifier)
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.4, 1.3])
+@pytest.mark.parametrize("beta", [0.0, 1.3])
 def test_a_batch_at_any_beta_is_what_the_method_says(batch, mini_classifier, beta):
     method = create_method("clip+panda", mini_classifier, beta=beta)
     expected = method.adapt(batch.pictures.tensor).softmax(dim=1)
@@ -145,15 +145,15 @@ def test_what_is_wrong_with_pictures_is_a_sentence(folder, mini):
 
 def test_a_stream_step_by_step_is_the_stream_at_once(mini_classifier):
     player = Player(mini_classifier, "tda+panda")
-    for _ in range(4):
+    for _ in range(2):
         player.step(SETTING)
     dataset = load_data(DATA, "fog")
-    batches = list(itertools.islice(Stream({"fog": dataset}, 20, order="continual"), 4))
+    batches = list(itertools.islice(Stream({"fog": dataset}, 20, order="continual"), 2))
     for name in player.names:
         expected = evaluate(create_method(name, mini_classifier), batches)
         assert player.totals[name].accuracy == pytest.approx(expected.accuracy)
         assert player.totals[name].bias == pytest.approx(expected.bias, abs=1e-4)
-    assert [step.pictures for step in player.steps] == [20, 40, 60, 80]
+    assert [step.pictures for step in player.steps] == [20, 40]
     assert player.steps[-1].beta.keys() == {PANDA, "tda+panda"}
 
 
@@ -179,7 +179,7 @@ def test_two_streams_do_not_disturb_each_other(mini_classifier):
     assert first.steps == alone.steps != second.steps
 
 
-@pytest.mark.parametrize("order", ["mixed", "gradual", "correlated:0.1", "label_shift:0.1"])
+@pytest.mark.parametrize("order", ["mixed", "gradual"])
 def test_orders_play(mini_classifier, order):
     player = Player(mini_classifier, PANDA)
     player.step(Setting(DATA, "all" if order == "mixed" else "fog", order=order, batch_size=5))

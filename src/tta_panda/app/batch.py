@@ -233,5 +233,5 @@ def _tiles(batch: EncodedBatch, outcome: Outcome) -> Iterator[tuple[str, bool]]:
     predicted = zip(batch.plain.predicted.tolist(), outcome.predicted.tolist(), strict=True)
     for (before, after), label in zip(predicted, batch.pictures.labels.tolist(), strict=True):
         known = label != UNLABELLED
-        said = [f"{'✓ ' if k == label else '✗ ' if known else ''}{batch.class_names[k]}" for k in (before, after)]
-        yield " → ".join(dict.fromkeys(said)), before != after
+        names = [f"{'✓ ' if k == label else '✗ ' if known else ''}{batch.class_names[k]}" for k in (before, after)]
+        yield " → ".join(dict.fromkeys(names)), before != after

@@ -91,9 +91,9 @@ def add_batch_tab(page: gr.Blocks, models: Sequence[str]) -> None:
 
     source.change(_fields_of, source, [data, folder, files, classes], **NO_PROGRESS)
     chosen = [data.input, corruption.input, severity.release, model.input, method.input, count.release]
-    given = [folder.submit, classes.submit, files.upload]
+    entered = [folder.submit, classes.submit, files.upload]
     shown = gr.on(
-        [page.load, show.click, *chosen, *given],
+        [page.load, show.click, *chosen, *entered],
         _encode,
         [source, data, folder, files, classes, corruption, severity, model, method, count],
         [batch, beta, outcome, sheets],
@@ -325,12 +325,12 @@ def add_video_tab(models: Sequence[str], class_names: Sequence[str]) -> None:
             shown = gr.HTML(elem_id="frames")
         with gr.Column(min_width=300):
             camera = gr.Image(label="Camera", sources=["webcam"], streaming=True, type="numpy", height=240)
-            said = gr.HTML(elem_id="camera-says")
+            answer = gr.HTML(elem_id="camera-says")
 
     playing = start.click(_play, [video, classes, model, method, every], shown)
     stop.click(None, cancels=[playing])
     camera.stream(
-        _look, [camera_method, camera, classes, model, method], [camera_method, said],
+        _look, [camera_method, camera, classes, model, method], [camera_method, answer],
         stream_every=0.5, show_progress="hidden", trigger_mode="once",
     )  # fmt: skip
     for change in (classes.input, model.input, method.input):

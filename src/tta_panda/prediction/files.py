@@ -190,7 +190,7 @@ FORMATS: dict[str, type[PredictionFile]] = {".csv": CsvFile, ".jsonl": JsonLines
 
 
 def prediction_file(path: Path) -> PredictionFile:
-    """The file of predictions that the suffix of `path` says."""
+    """A file of predictions in the format of its suffix."""
     if path.suffix.lower() not in FORMATS:
         raise InvalidInputError(f"Predictions are written to {', '.join(FORMATS)} files, by suffix; got {path}.")
     return FORMATS[path.suffix.lower()](path)

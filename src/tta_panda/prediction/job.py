@@ -1,6 +1,6 @@
 """Predict a stream of pictures into files. A job that was killed can be resumed, and writes the same files.
 
-Beside the first file stands a checkpoint: the method's state after a batch, the sizes of the files at that time, and
+The checkpoint beside the first file holds the method's state after a batch, the sizes of the files at that time, and
 the sums of the summary. A resumed job cuts the files to these sizes and continues from there.
 """
 
@@ -21,7 +21,7 @@ from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.executors import Executor
 from tta_panda.files import locked, make_writable, remove_parts
 from tta_panda.images import AS_SHOWN, Decoding
-from tta_panda.methods import create_method
+from tta_panda.methods import METHODS, create_method, parse_method
 from tta_panda.methods.base import Method
 from tta_panda.methods.state import read_state, write_state
 from tta_panda.models import load_model, make_classifier, recorded_name, weights_digest
@@ -86,13 +86,17 @@ class PredictionConfig:
     def settings(self) -> dict[str, Any]:
         """What must not differ where a job is resumed. Devices and the sizes of passes do not change predictions."""
         compared = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _NOT_COMPARED}
-        options = {name: value for name, value in self.options.items() if name != "micro_batch"}
+        ignored = METHODS.get(parse_method(self.method).base).memory_options
+        options = {name: value for name, value in self.options.items() if name not in ignored}
         model = {"model": recorded_name(self.model), "weights": weights_digest(self.model)}
         return {name.replace("_", " "): str(value) for name, value in (compared | model | {"options": options}).items()}
 
 
 def predict_shard(config: PredictionConfig, shard: tuple[int, Sequence[str]]) -> tuple[list[Prediction], Summary]:
-    """Predict pictures as a stream of their own, from the method's initial state; the first has the index given."""
+    """Predict pictures as a stream of their own, from the method's initial state.
+
+    A shard has the index of its first picture, and the paths.
+    """
     first, paths = shard
     method, _ = config.loaded
     method.reset()

@@ -34,7 +34,7 @@ class Summary:
     plain_correct: int = 0
     corrected: int = 0
     """Labelled pictures that only the method has right."""
-    spoiled: int = 0
+    worsened: int = 0
     """Labelled pictures that only the plain classifier has right."""
     changed: int = 0
     pictures: int = 0
@@ -82,7 +82,7 @@ class Summary:
             correct=int(right.sum()),
             plain_correct=int(plain_right.sum()),
             corrected=int((right & ~plain_right).sum()),
-            spoiled=int((plain_right & ~right).sum()),
+            worsened=int((plain_right & ~right).sum()),
             changed=sum(each.changed for each in read),
             pictures=len(predictions),
             skipped=len(predictions) - len(read),
@@ -115,8 +115,8 @@ class Summary:
     @property
     def gain(self) -> tuple[float, float]:
         """Accuracy of the method less that of the plain classifier, and half of its 95 % interval, paired."""
-        mean = (self.corrected - self.spoiled) / self.labelled
-        variance = (self.corrected + self.spoiled) / self.labelled - mean**2
+        mean = (self.corrected - self.worsened) / self.labelled
+        variance = (self.corrected + self.worsened) / self.labelled - mean**2
         return mean, 1.96 * math.sqrt(max(0.0, variance) / self.labelled)
 
     def _bias(self, probabilities: NDArray[Any]) -> float:
