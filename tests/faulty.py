@@ -55,9 +55,9 @@ def count_threads(_job: Job, _report: Report) -> tuple[int, int]:
 class Faulty(FrozenMethod):
     """Zero-shot CLIP that fails first."""
 
-    def __init__(self, classifier, *, kind: str = "raise", folder: str = "", times: int = 1, **common):
-        super().__init__(classifier, **common)
-        self.kind, self.folder, self.times = kind, folder, times
+    kind: str = "raise"
+    folder: str = ""
+    times: int = 1
 
     def _adapt(self, encoded):
         fail(self.kind, Path(self.folder), self.times)

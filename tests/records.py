@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,8 @@ from tta_panda.data import CLEAN
 from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
 from tta_panda.evaluation.evaluator import Evaluator
 from tta_panda.evaluation.plan import Sources, model_preset, plan_methods, plan_runs, plan_streams
-from tta_panda.evaluation.record import Measurement, PassesPerBatch, RunRecord, Tenth
-from tta_panda.evaluation.run import Runner
+from tta_panda.evaluation.record import SCHEMA, Measurement, PassesPerBatch, RunRecord
+from tta_panda.evaluation.run import Outcome, make_runs
 from tta_panda.evaluation.store import RunStore
 from tta_panda.executors import Executor, local_executor
 from tta_panda.methods.presets import get_preset
@@ -33,26 +33,30 @@ def make_record(
     chosen = ({"beta": "auto"} if "+" in method else {}) | (options or {})
     config = config or RunConfig(stream=StreamConfig(**known), method=MethodConfig(name=method, options=chosen))
     beta = 0.3 if config.method.parsed.debias else None
+    measured = {
+        "accuracy": accuracy,
+        "accuracy_stderr": 0.05,
+        "bias": bias,
+        "ece": 0.1,
+        "nll": 1.0,
+        "nll_stderr": 0.1,
+        "recall_sd": 0.2,
+        "recall_min": 0.1,
+        "recall_max": 0.9,
+        "mean_beta": beta,
+    }
     record = RunRecord(
+        **measured,
+        schema_number=SCHEMA,
         config=config,
         weights_hash="0123456789abcdef",
         samples=100,
-        accuracy=accuracy,
-        accuracy_stderr=0.05,
-        bias=bias,
-        ece=0.1,
-        nll=1.0,
-        nll_stderr=0.1,
-        recall_sd=0.2,
-        recall_min=0.1,
-        recall_max=0.9,
         class_names=["heart", "star"],
         predicted_counts=[70, 30],
         label_counts=[50, 50],
         mean_probabilities=[0.7, 0.3],
-        mean_beta=beta,
+        tenths=[Measurement(samples=10, **measured)] * 10,
         passes=PassesPerBatch(images=100, images_with_gradient=12.5, texts=0, texts_with_gradient=0),
-        tenths=[Tenth(samples=10, accuracy=accuracy, bias=bias, mean_beta=beta) for _ in range(10)],
         seconds=1.0,
         images_per_second=100.0,
         peak_memory=1 << 28,
@@ -80,16 +84,23 @@ def plan(
     return plan_runs(chosen, plan_streams(stream, sources, **axes))
 
 
-def make_runner(
-    folder: Path, model: str = "mini", *, workers: int = 1, executor: Executor | None = None, **more: Any
-) -> Runner:
-    """What makes records, by default on this machine."""
-    return Runner(RunStore(folder), Evaluator(Sources(model), **more), executor or local_executor(workers))
+def make(
+    configs: list[RunConfig],
+    folder: Path,
+    *,
+    workers: int = 1,
+    executor: Executor | None = None,
+    report: Callable[[Sequence[RunConfig], float], None] = lambda _configs, _share: None,
+    **more: Any,
+) -> Outcome:
+    """Runs made, by default in this process."""
+    evaluator = Evaluator(Sources(configs[0].stream.model), **more)
+    return make_runs(configs, RunStore(folder), evaluator, executor or local_executor(workers), report)
 
 
 def run(configs: list[RunConfig], folder: Path, **more: Any) -> list[RunRecord]:
     """Their records, in order."""
-    return list(make_runner(folder, configs[0].stream.model, **more).run(configs).records.values())
+    return list(make(configs, folder, **more).records.values())
 
 
 def without_time(record: RunRecord) -> dict[str, Any]:

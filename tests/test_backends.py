@@ -58,10 +58,13 @@ def test_methods_that_train_say_what_they_need(model):
 
 @installed
 def test_the_backend_is_part_of_a_record(tmp_path):
-    arguments = ["run", "--method", "clip,tent", "--corruption", "fog", "--limit", "20", "--output", str(tmp_path)]
+    arguments = ["bench", "--method", "clip,tent", "--corruption", "fog", "--limit", "20", "--output", str(tmp_path)]
     result = CliRunner().invoke(app, [*arguments, "--backend", "openvino", "--json"])
     document = json.loads(result.stdout)
-    assert [(row["method"], row["backend"]) for row in document["rows"]] == [("clip", "openvino")]
+    assert [(row["method"], row["backend"]) for row in document["rows"]] == [
+        ("clip", "openvino"),
+        ("clip+panda", "openvino"),
+    ]
     assert "cannot train" in document["missing"][0]["reason"]
 
 

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from records import without_time
 
 from tta_panda.cli import main
 from tta_panda.evaluation.config import StreamConfig
+from tta_panda.evaluation.store import RunStore
 from tta_panda.methods import METHODS
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"}
@@ -64,36 +66,66 @@ def test_help_names_the_commands_and_imports_nothing_heavy():
     code += " print('heavy:', sorted(heavy & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
     assert "heavy: []" in done.stdout
-    assert all(command in done.stdout for command in ("run", "bench", "report", "ls"))
+    assert all(command in done.stdout for command in ("bench", "bench", "report", "ls"))
 
 
 def test_version(succeeded):
     assert re.match(r"tta-panda \d+\.\d+", succeeded("--version"))
 
 
-def test_run_writes_a_record_and_skips_it_the_second_time(succeeded, tmp_path):
-    arguments = ["run", "--method", "tent+panda", "--model", "mini", "--corruption", "fog", "--severity", "5"]
+def test_a_run_is_recorded_and_not_made_again(succeeded, tmp_path):
+    arguments = ["bench", "--method", "tent+panda", "--model", "mini", "--corruption", "fog", "--severity", "5"]
     arguments += [*SMALL, "--seed", "0", "--set", "beta=0.4", "-o", tmp_path / "runs"]
     assert "tent+panda" in succeeded(*arguments)
-    [record] = (tmp_path / "runs").glob("*.json")
-    written = record.stat().st_mtime_ns
-    saved = json.loads(record.read_text())
-    assert saved["config"]["method"]["options"]["beta"] == 0.4
-    assert saved["mean_beta"] == pytest.approx(0.4)
-    assert "1 of 1 existed already" in succeeded(*arguments)
-    assert record.stat().st_mtime_ns == written
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*.json")}
+    saved = {each["config"]["method"]["name"]: each for each in (json.loads(path.read_text()) for path in written)}
+    assert saved["tent+panda"]["config"]["method"]["options"]["beta"] == 0.4
+    assert saved["tent+panda"]["mean_beta"] == pytest.approx(0.4)
+    assert "2 of 2 runs existed already" in succeeded(*arguments)
+    assert {path: path.stat().st_mtime_ns for path in written} == written
 
 
 def test_json_is_one_document_on_stdout(succeeded, tmp_path):
-    arguments = ["run", "--method", "clip,clip+panda", "--corruption", "fog,clean", *SMALL, "-o", tmp_path, "--json"]
+    arguments = ["bench", "--method", "clip", "--corruption", "fog,clean", *SMALL, "-o", tmp_path, "--json"]
     document = json.loads(succeeded(*arguments))
     found = [(row["method"], row["corruption"], row["severity"]) for row in document["rows"]]
     assert found == [("clip", "fog", 5), ("clip+panda", "fog", 5), ("clip", "clean", 0), ("clip+panda", "clean", 0)]
+    assert Path(document["report"]).is_file()
     for row in document["rows"]:
         assert 0 <= row["accuracy"] <= 1
         assert 0 <= row["bias"] <= 2
         assert row["samples"] == 40
         assert row["seed"] == 0
+
+
+BENCH = ["--method", "clip,tent", "--corruption", "fog,snow", *SMALL]
+
+
+def test_shards_make_together_what_one_command_makes(succeeded, tta_panda, tmp_path):
+    made = [
+        json.loads(succeeded("bench", *BENCH, "--shard", f"{number}/3", "-o", tmp_path / "shards", "--json"))
+        for number in (2, 1, 3)
+    ]
+    records = [row["record"] for shard in made for row in shard["rows"]]
+    assert len(records) == len(set(records)) == 8 and {shard["report"] for shard in made} == {None}
+    whole = json.loads(succeeded("bench", *BENCH, "-o", tmp_path / "shards", "--json"))
+    assert whole["skipped"] == 8
+    succeeded("bench", *BENCH, "-o", tmp_path / "whole")
+    sharded, direct = (RunStore(tmp_path / name).records() for name in ("shards", "whole"))
+    assert [without_time(record) for record in sharded] == [without_time(record) for record in direct]
+    for text in ("3", "0/8", "9/8", "a/b", "3/8/2"):
+        assert "K from 1 to N, as in 3/8" in tta_panda("bench", *BENCH, "--shard", text).stderr
+
+
+def test_a_dry_run_counts_runs_and_images_and_makes_nothing(succeeded, tta_panda, tmp_path):
+    plan = json.loads(succeeded("bench", *BENCH, "-o", tmp_path, "--dry-run", "--throughput", "100", "--json"))
+    rows = {row["methods"]: (row["runs"], row["images"]) for row in plan["rows"]}
+    assert rows == {"clip, clip+panda": (4, 88), "tent": (2, 240), "tent+panda": (2, 264)}
+    assert (plan["runs"], plan["exist"], plan["hours"]) == (8, 0, pytest.approx((88 + 240 + 264) / 100 / 3600))
+    assert not list(tmp_path.iterdir())
+    succeeded("bench", "--method", "tent", "--corruption", "fog", *SMALL, "-o", tmp_path)
+    assert "6 runs to make, 2 exist. To encode: 340 images" in succeeded("bench", *BENCH, "-o", tmp_path, "--dry-run")
+    assert "add --dry-run" in tta_panda("bench", "--throughput", "100").stderr
 
 
 class Outside(HTMLParser):
@@ -124,7 +156,7 @@ def test_bench_prints_tables_and_writes_a_self_contained_report(succeeded, tmp_p
     assert len(rows) == 12
     assert {row["method"] for row in rows} == {"clip", "clip+panda", "tent", "tent+panda"}
     exported = (tmp_path / "tables" / "comparison-accuracy.csv").read_text(encoding="utf-8")
-    assert exported.startswith("corruption,clip,clip+panda,Δ clip+panda,Δ clip+panda margin,tent,tent+panda,Δ tent+")
+    assert exported.startswith("corruption,clip,clip+panda,Δ clip+panda,tent,tent+panda,Δ tent+panda")
 
     before = page
     (tmp_path / "report.html").unlink()
@@ -138,6 +170,8 @@ def test_bench_of_all_methods_prints_means_and_passes(succeeded, tmp_path):
     printed = succeeded(*arguments, "--corruption", "fog,contrast", "-o", tmp_path)
     assert "mean of 2 corruptions" in printed
     assert "Encoded per batch of 10 images" in printed
+    recorded = {record.config.method.name for record in RunStore(tmp_path).records()}
+    assert recorded == {name for base in METHODS for name in (base, f"{base}+panda")}
     rows = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line.strip()}
     assert rows["sar+panda"][1] != "0"
     assert rows["zero"][:2] == ["30.0", "0.0"]
@@ -170,7 +204,9 @@ def test_one_that_diverges_is_named_and_the_others_are_shown(tta_panda, tmp_path
     ]
     outcome = tta_panda(*everything, "--json")
     assert outcome.code == 0
-    assert {row["status"] for row in json.loads(outcome.stdout)["missing"]} == {"diverged"}
+    document = json.loads(outcome.stdout)
+    assert {row["status"] for row in document["missing"]} == {"diverged"}
+    assert document["rows"] == [] and document["report"] is None
 
 
 def test_several_seeds_are_printed_with_their_spread(succeeded, tmp_path):
@@ -190,25 +226,19 @@ def test_what_is_said_of_a_stream_is_in_the_record(succeeded, tmp_path):
     said |= {"limit": 9, "preprocess": "exact", "precision": "bf16", "model": "mini", "templates": "mint"}
     said |= {"backend": "torch"}
     flags = [word for name, value in said.items() for word in (f"--{name.replace('_', '-')}", value)]
-    [row] = json.loads(succeeded("run", "--method", "clip", *flags, "-o", tmp_path, "--json"))["rows"]
-    assert {name: row[name] for name in said} == said
+    for row in json.loads(succeeded("bench", "--method", "clip", *flags, "-o", tmp_path, "--json"))["rows"]:
+        assert {name: row[name] for name in said} == said
     only_of_image_files = {"ignore_orientation"}
     assert said.keys() == StreamConfig.options().keys() - only_of_image_files
 
 
 def test_the_protocol_and_the_settings_are_in_the_record(succeeded, tmp_path):
-    arguments = ["run", "--method", "tent+panda", "--corruption", "fog", *SMALL, "--protocol", "reference"]
+    arguments = ["bench", "--method", "tent+panda", "--corruption", "fog", *SMALL, "--protocol", "reference"]
     printed = succeeded(*arguments, "--set", "beta=0.3", "-o", tmp_path, "--json")
-    [row] = json.loads(printed)["rows"]
+    _, row = json.loads(printed)["rows"]
     expected = {"protocol": "reference", "sampler": "same_cell", "beta": 0.3}
     assert {key: row["options"][key] for key in expected} == expected
     assert row["images"] == row["images_with_gradient"] == 22  # twenty images, two negatives, and both again
-
-
-def test_run_of_everything_is_all_methods_with_and_without_panda(succeeded, tmp_path):
-    arguments = ["run", "--data", "glyphs-val-c", "--limit", "4", "--corruption", "fog", "--set", "views=2"]
-    rows = json.loads(succeeded(*arguments, "-o", tmp_path, "--json"))["rows"]
-    assert {row["method"] for row in rows} == {name for base in METHODS for name in (base, f"{base}+panda")}
 
 
 @pytest.mark.parametrize(
@@ -230,29 +260,29 @@ def test_ls_lists_by_kind(succeeded, kind, name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--method", "tnet"], "Did you mean 'tent'"),
+        (["bench", "--method", "tnet"], "Did you mean 'tent'"),
         (["bench", "--method", "tent+pnda"], "Did you mean 'tent+panda'"),
         (["reproduce", "all", "table-mian"], "Did you mean 'table-main'"),
-        (["run", "--method", "clip", "--corruption", "fgo"], "Did you mean 'fog'"),
-        (["run", "--method", "clip", "--data", "glyhps-c"], "Did you mean 'glyphs-c'"),
-        (["run", "--method", "clip", "--model", "mino"], "Did you mean"),
-        (["run", "--method", "clip+panda", "--set", "bta=1"], "Did you mean 'beta'"),
-        (["run", "--method", "clip+panda", "--set", "beta"], "name=value"),
-        (["run", "--method", "clip", "--severity", "9"], "1 to 5"),
-        (["run", "--method", "clip", "--seed", "zero"], "whole numbers"),
-        (["run", "--method", "clip", "--seed", "0-99999999999"], "100,000,000,000 numbers; at most 10,000"),
-        (["run", "--method", "clip+panda", "--set", "beta=abc"], "beta must be a number >= 0 or 'auto'"),
-        (["run", "--method", "clip", "--model", ""], "model is empty"),
-        (["run", "--method", "clip", "--data", "cifar10-c", "--corruption", "fog"], "--data-root"),
-        (["run", "--method", "clip", "-o", "/dev/null/runs"], "-o PATH"),
-        (["run", "--method", "clip+panda", "--set", "patch_size=64", "--limit", "5"], "at most 32"),
-        (["run", "--method", "clip", "--device", "warp", "--limit", "5"], "warp"),
-        (["run", "--preset", "cifar10"], "Did you mean 'cifar10-c'"),
-        (["run", "--preset", "cifar10-c", "--model", "mini"], "--data-root"),
-        (["run", "--protocol", "papr"], "Did you mean 'paper'"),
+        (["bench", "--method", "clip", "--corruption", "fgo"], "Did you mean 'fog'"),
+        (["bench", "--method", "clip", "--data", "glyhps-c"], "Did you mean 'glyphs-c'"),
+        (["bench", "--method", "clip", "--model", "mino"], "Did you mean"),
+        (["bench", "--method", "clip+panda", "--set", "bta=1"], "Did you mean 'beta'"),
+        (["bench", "--method", "clip+panda", "--set", "beta"], "name=value"),
+        (["bench", "--method", "clip", "--severity", "9"], "1 to 5"),
+        (["bench", "--method", "clip", "--seed", "zero"], "whole numbers"),
+        (["bench", "--method", "clip", "--seed", "0-99999999999"], "100,000,000,000 numbers; at most 10,000"),
+        (["bench", "--method", "clip+panda", "--set", "beta=abc"], "beta must be a number >= 0 or 'auto'"),
+        (["bench", "--method", "clip", "--model", ""], "model is empty"),
+        (["bench", "--method", "clip", "--data", "cifar10-c", "--corruption", "fog"], "--data-root"),
+        (["bench", "--method", "clip", "-o", "/dev/null/runs"], "-o PATH"),
+        (["bench", "--method", "clip+panda", "--set", "patch_size=64", "--limit", "5"], "at most 32"),
+        (["bench", "--method", "clip", "--device", "warp", "--limit", "5"], "warp"),
+        (["bench", "--preset", "cifar10"], "Did you mean 'cifar10-c'"),
+        (["bench", "--preset", "cifar10-c", "--model", "mini"], "--data-root"),
+        (["bench", "--protocol", "papr"], "Did you mean 'paper'"),
         (["report", "nowhere"], "no folder nowhere"),
         (["ls", "methds"], "Did you mean 'methods'"),
-        (["run", "--method", "clip", "--seed", "-1"], "seed must be at least 0"),
+        (["bench", "--method", "clip", "--seed", "-1"], "seed must be at least 0"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -271,7 +301,7 @@ def test_weights_that_cannot_be_fetched_name_the_file_to_bring(tta_panda, monkey
         raise RuntimeError("the hub cannot be reached")
 
     monkeypatch.setattr(open_clip, "download_pretrained", unreachable)
-    outcome = tta_panda("run", "--method", "clip", "--model", "ViT-B-32-quickgelu:openai", "--limit", "5")
+    outcome = tta_panda("bench", "--method", "clip", "--model", "ViT-B-32-quickgelu:openai", "--limit", "5")
     assert outcome.code == 1
     assert "the hub cannot be reached" in outcome.stderr
     assert "--model ViT-B-32-quickgelu:weights/ViT-B-32-quickgelu.safetensors" in outcome.stderr
@@ -287,9 +317,9 @@ def test_methods_that_a_model_cannot_serve_are_named_and_the_others_run(tta_pand
 
     save_file(timm.create_model("test_vit", num_classes=10).state_dict(), tmp_path / "vit.safetensors")
     arguments = [
-        "run",
+        "bench",
         "--method",
-        "clip,tpt,tpt+panda,bat",
+        "clip,tpt,bat",
         "--model",
         f"timm:test_vit:{tmp_path / 'vit.safetensors'}",
     ]
@@ -297,10 +327,10 @@ def test_methods_that_a_model_cannot_serve_are_named_and_the_others_run(tta_pand
     outcome = tta_panda(*arguments, "--json")
     assert outcome.code == 0, outcome.stderr
     document = json.loads(outcome.stdout)
-    assert [row["method"] for row in document["rows"]] == ["clip"]
+    assert [row["method"] for row in document["rows"]] == ["clip", "clip+panda"]
     assert len(document["rows"][0]["weights_hash"]) == 16
-    assert [row["what"] for row in document["missing"]] == ["tpt", "tpt+panda", "bat"]
-    assert "not run: tpt, tpt+panda: TPT tunes" in outcome.stderr
+    assert [row["what"] for row in document["missing"]] == ["tpt", "tpt+panda", "bat", "bat+panda"]
+    assert "not run: tpt; tpt+panda: TPT tunes" in outcome.stderr
     arguments[2] = "bat"
     outcome = tta_panda(*arguments)
     assert outcome.code == 1
@@ -308,9 +338,9 @@ def test_methods_that_a_model_cannot_serve_are_named_and_the_others_run(tta_pand
 
 
 def test_precision_is_part_of_a_record(succeeded, tmp_path):
-    arguments = ["run", "--method", "clip+panda", "--corruption", "fog", *SMALL, "-o", tmp_path, "--json"]
-    (exact,) = json.loads(succeeded(*arguments))["rows"]
-    (half,) = json.loads(succeeded(*arguments, "--precision", "bf16"))["rows"]
+    arguments = ["bench", "--method", "clip+panda", "--corruption", "fog", *SMALL, "-o", tmp_path, "--json"]
+    _, exact = json.loads(succeeded(*arguments))["rows"]
+    _, half = json.loads(succeeded(*arguments, "--precision", "bf16"))["rows"]
     assert (exact["precision"], half["precision"]) == ("fp32", "bf16")
     assert exact["record"] != half["record"]
     assert exact["weights_hash"] == half["weights_hash"]
@@ -329,7 +359,7 @@ def test_devices_and_weights_that_are_not_there_get_a_sentence(tta_panda, argume
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    outcome = tta_panda("run", "--method", "clip", "--limit", "5", *arguments)
+    outcome = tta_panda("bench", "--method", "clip", "--limit", "5", *arguments)
     assert outcome.code == 1
     assert message in outcome.stderr
     assert "Traceback" not in outcome.stderr
@@ -350,18 +380,17 @@ def test_what_was_corrected_is_a_note(tta_panda, monkeypatch):
         raise RuntimeError("the hub cannot be reached")
 
     monkeypatch.setattr(open_clip, "download_pretrained", unreachable)
-    outcome = tta_panda("run", "--method", "clip", "--model", "ViT-B-32:openai", "--limit", "5")
+    outcome = tta_panda("bench", "--method", "clip", "--model", "ViT-B-32:openai", "--limit", "5")
     assert "note: The weights 'openai' of ViT-B-32 run with QuickGELU, as they were trained." in outcome.stderr
 
 
 def test_an_order_that_joins_corruptions_gives_a_row_for_each(succeeded, tta_panda, tmp_path):
     ordered = ["--corruption", "fog,snow", "--order", "mixed+correlated:0", *SMALL, "-o", tmp_path]
-    found = json.loads(succeeded("run", "--method", "clip", *ordered, "--json"))
-    assert [(row["corruption"], row["samples"]) for row in found["rows"]] in (
-        [("fog", 40), ("snow", 40)],
-        [("snow", 40), ("fog", 40)],
+    found = json.loads(succeeded("bench", "--method", "clip", *ordered, "--json"))
+    assert (
+        sorted((row["corruption"], row["samples"]) for row in found["rows"]) == [("fog", 40)] * 2 + [("snow", 40)] * 2
     )
     assert {row["order"] for row in found["rows"]} == {"mixed+correlated:0"}
     text = succeeded("bench", "--method", "clip", *ordered)
     assert "order mixed+correlated:0" in text and re.search(r"snow +\d", text) and "mean of 2" in text
-    assert "Did you mean 'continual'" in tta_panda("run", "--order", "continuall", *SMALL).stderr
+    assert "Did you mean 'continual'" in tta_panda("bench", "--order", "continuall", *SMALL).stderr

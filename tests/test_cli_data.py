@@ -96,9 +96,10 @@ def test_run_on_images_on_disk(tmp_path: Path) -> None:
     write_clean_cifar(tmp_path, count=20)
     make_corrupted("cifar10-c", tmp_path, tmp_path, ["fog"], [5])
     common = ("--method", "clip", "-o", str(tmp_path / "runs"), "--data-root", str(tmp_path))
-    arrays = rows("run", *common, "--data", "cifar10-c", "--corruption", "clean,fog")
-    assert [(row["corruption"], row["samples"]) for row in arrays["rows"]] == [("clean", 20), ("fog", 20)]
-    exact = rows("run", *common, "--data", "cifar10-c", "--corruption", "fog", "--preprocess", "exact")
+    arrays = rows("bench", *common, "--data", "cifar10-c", "--corruption", "clean,fog")
+    found = [(row["method"], row["corruption"], row["samples"]) for row in arrays["rows"]]
+    assert found == [(method, name, 20) for name in ("clean", "fog") for method in ("clip", "clip+panda")]
+    exact = rows("bench", *common, "--data", "cifar10-c", "--corruption", "fog", "--preprocess", "exact")
     assert exact["skipped"] == 0
     assert exact["rows"][0]["fingerprint"] == "made with seed 0"
     assert exact["rows"][0]["preprocess"] == "exact"
@@ -106,15 +107,15 @@ def test_run_on_images_on_disk(tmp_path: Path) -> None:
     for index, name in enumerate(("cat", "cat", "dog")):
         write_image(tmp_path / "photos" / name / f"{index}.png", 40 + index, 50)
     photos = (*common[:4], "--data-root", str(tmp_path / "photos"), "--data", "folder", "--corruption", "clean")
-    assert rows("run", *photos)["rows"][0]["samples"] == 3
+    assert rows("bench", *photos)["rows"][0]["samples"] == 3
     (tmp_path / "photos" / "list.txt").write_text("cat/0.png\ndog/2\n")
-    listed = rows("run", *photos, "--image-list", str(tmp_path / "photos" / "list.txt"))
+    listed = rows("bench", *photos, "--image-list", str(tmp_path / "photos" / "list.txt"))
     assert listed["rows"][0]["samples"] == 2
 
     write_image(tmp_path / "flat" / "a.png")
     (tmp_path / "flat" / "classes.txt").write_text("cat\ndog\n")
     result = runner.invoke(
-        app, ["run", *common[:4], "--data", "folder", "--data-root", str(tmp_path / "flat"), "--corruption", "clean"]
+        app, ["bench", *common[:4], "--data", "folder", "--data-root", str(tmp_path / "flat"), "--corruption", "clean"]
     )
     assert "have no labels" in str(result.exception)
 

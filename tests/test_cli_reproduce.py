@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,9 @@ from test_cli import Outside
 
 from tta_panda.cli import app, main
 from tta_panda.errors import DataError, InvalidInputError
-from tta_panda.evaluation.evaluator import Evaluator
 from tta_panda.evaluation.memory import PeakMemory
-from tta_panda.evaluation.run import Runner
 from tta_panda.evaluation.store import RunStore
-from tta_panda.executors import ProcessExecutor, SerialExecutor
-from tta_panda.experiments import EXPERIMENTS
-from tta_panda.experiments.reproduction import divide_work
-from tta_panda.experiments.setup import Setup
+from tta_panda.methods.presets import PRESETS
 from tta_panda.methods.tent import Tent
 
 SMALL = ["--limit", "10", "--seed", "0", "--workers", "1"]
@@ -34,19 +30,51 @@ def files(folder: Path, suffix: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob(f"*/*.{suffix}"))}
 
 
-def test_a_plan_says_what_runs_what_exists_and_how_long_it_takes(tmp_path, capsys):
+def test_a_dry_run_says_what_runs_and_what_exists(tmp_path, capsys):
     arguments = ["fig-evolution", *SMALL, "-o", tmp_path]
     reproduce(*arguments, "--dry-run", "--json")
     plan = json.loads(capsys.readouterr().out)
-    assert [row["run"].split()[0] for row in plan["rows"]] == ["tent", "tent+panda"]
-    assert plan["exist"] == 0 and 0 < plan["estimated_seconds"] < 600
+    assert [row["methods"] for row in plan["rows"]] == ["tent", "tent+panda"]
+    assert (plan["runs"], plan["exist"], plan["images"]) == (2, 0, 3 * (10 + 11))
     assert not any(tmp_path.glob("records/*.json"))
     reproduce(*arguments, "--json")
     made = json.loads(capsys.readouterr().out)
     assert (made["runs"], made["skipped"]) == (2, 0)
     assert [row["name"] for row in made["rows"]] == ["fig-evolution"]
     reproduce(*arguments, "--dry-run")
-    assert "2 runs, 2 exist. The others take about 0 seconds" in capsys.readouterr().out
+    assert "0 runs to make, 2 exist" in capsys.readouterr().out
+
+
+def test_the_grid_is_estimated_without_model_and_data(tmp_path, capsys):
+    arguments = ["fig-evolution", "--preset", "all", "--dry-run", "-o", tmp_path, "--throughput", "1000", "--json"]
+    reproduce(*arguments)
+    found = json.loads(capsys.readouterr().out)
+    images = 5 * 3 * 2.1 * (10_000 + 10_000 + 50_000)  # seeds, with a gradient, tent and tent+panda
+    assert (found["runs"], found["exist"], found["images"]) == (30, 0, images)
+    assert found["hours"] == pytest.approx(images / 1000 / 3600)
+    assert not list(tmp_path.iterdir())
+
+
+def test_shards_of_experiments_go_where_the_experiments_look(tmp_path, capsys):
+    arguments = ["fig-evolution", *SMALL, "-o", tmp_path, "--json"]
+    for number in (1, 2):
+        reproduce(*arguments, "--shard", f"{number}/2")
+    capsys.readouterr()
+    reproduce(*arguments)
+    made = json.loads(capsys.readouterr().out)
+    assert made["runs"] == made["skipped"] == 2
+
+
+def test_two_presets_of_one_data_set_keep_their_results(tmp_path, monkeypatch, capsys):
+    tent = {**PRESETS["mini"].methods["tent"], "lr": 0.01}
+    own = replace(PRESETS["mini"], name="other", methods={**PRESETS["mini"].methods, "tent": tent})
+    monkeypatch.setitem(PRESETS, "other", own)
+    reproduce("fig-evolution", *SMALL, "--preset", "mini,other", "-o", tmp_path, "--json")
+    made = json.loads(capsys.readouterr().out)
+    assert made["runs"] == 4
+    assert {Path(row["files"]).parent.name for row in made["rows"]} == {"mini", "other"}
+    mini, other = ((tmp_path / name / "fig-evolution" / "fig-evolution.csv").read_text() for name in ("mini", "other"))
+    assert mini != other
 
 
 def test_a_stream_of_all_corruptions_from_runs_to_page(tmp_path, capsys):
@@ -60,20 +88,6 @@ def test_a_stream_of_all_corruptions_from_runs_to_page(tmp_path, capsys):
     assert accuracies["fog"]["value"] == pytest.approx(100 * tent.domains["fog"].accuracy)
     assert betas["snow"]["value"] == pytest.approx(tent.domains["snow"].mean_beta)
     assert "Beyond the paper. tta-panda reproduce fig-continual" in Path(made["report"]).read_text(encoding="utf-8")
-
-
-def test_timed_runs_stand_alone_and_have_records_of_their_own(tmp_path):
-    experiments = [EXPERIMENTS[name] for name in ("table-time", "table-main")]
-    together, timed = divide_work(
-        experiments,
-        [Setup(quick=True)],
-        tmp_path,
-        lambda store, setup, runs, timed: Runner(
-            store, Evaluator(setup.sources, timed=timed), SerialExecutor() if timed else ProcessExecutor(2)
-        ),
-    )
-    assert (together.runner.evaluator.timed, together.runner.store.root) == (False, tmp_path)
-    assert (timed.runner.evaluator.timed, timed.runner.store.root) == (True, tmp_path / "timed")
 
 
 def test_one_page_holds_everything(tmp_path, capsys):
@@ -175,10 +189,3 @@ def test_a_diverged_run_is_remembered(tmp_path, monkeypatch, capsys):
         assert "diverged: tent on gaussian_noise at severity 5, seed 0" in capsys.readouterr().err
         assert ",diverged," in (tmp_path / "fig-evolution" / "fig-evolution.csv").read_text()
     assert len(calls) == 2  # one batch of each, once
-
-
-def test_a_plan_is_printed_even_where_nothing_can_be_measured(tmp_path, capsys):
-    reproduce("fig-evolution", "--preset", "cifar10-c", "--data-root", tmp_path, "--dry-run", "--seed", "0")
-    printed = capsys.readouterr().out
-    assert "to run  tent+panda on gaussian_noise at severity 5, seed 0" in printed
-    assert "2 runs, 0 exist. How long the others take cannot be measured: No labels.npy" in " ".join(printed.split())

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from records import make_runner, plan, run, without_time
+from records import make, plan, run, without_time
 
-from tta_panda import CLIP, TPS, Panda, Stream, Tent, Zero, __version__, load_data
+from tta_panda import CLIP, TPS, Panda, Stream, Tent, Zero, load_data
 from tta_panda.cli.engines import default_workers
 from tta_panda.errors import InvalidInputError, NumericalError, StoreError, TtaPandaError, UnknownNameError
 from tta_panda.evaluation import evaluator as evaluator_module
@@ -22,9 +22,9 @@ from tta_panda.evaluation import loop as loop_module
 from tta_panda.evaluation.config import StreamConfig
 from tta_panda.evaluation.evaluator import Evaluator
 from tta_panda.evaluation.loop import evaluate, run_stream, shared_passes
-from tta_panda.evaluation.metrics import GroupedMetrics, Scores, StreamMetrics, group_images
+from tta_panda.evaluation.metrics import Scores, StreamMetrics
 from tta_panda.evaluation.plan import Sources
-from tta_panda.evaluation.record import RunRecord
+from tta_panda.evaluation.record import SCHEMA, FailedRun, RunRecord
 from tta_panda.evaluation.store import RunStore
 from tta_panda.executors import available_cores
 from tta_panda.methods.sharing import SharedFeatures
@@ -50,11 +50,10 @@ def test_metrics_equal_numpy():
 def test_metrics_beyond_the_paper_equal_numpy():
     rng = np.random.default_rng(1)
     logits, labels = 3 * rng.normal(size=(203, 5)), rng.integers(0, 4, 203)  # the fifth class never occurs
-    metrics, tenths = StreamMetrics(5), GroupedMetrics(5)
+    metrics = StreamMetrics(5)
     for part in np.array_split(np.arange(203), 7):
         scores = Scores.of(torch.from_numpy(logits[part]), torch.from_numpy(labels[part]))
         metrics.update(scores)
-        tenths.update(group_images((part * 10 // 203).tolist()), scores)
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     right = logits.argmax(1) == labels
     losses = -np.log(p[np.arange(203), labels])
@@ -65,16 +64,17 @@ def test_metrics_beyond_the_paper_equal_numpy():
     gaps = [mask.mean() * abs(p.max(1)[mask].mean() - right[mask].mean()) for mask in in_bins if mask.any()]
     assert metrics.ece == pytest.approx(sum(gaps))
     assert metrics.recalls.tolist() == pytest.approx([right[labels == k].mean() for k in range(4)])
-    whole = [range(-(-203 * t // 10), -(-203 * (t + 1) // 10)) for t in range(10)]
-    assert [t.samples for t in tenths.groups.values()] == [len(part) for part in whole]
-    assert [t.accuracy for t in tenths.groups.values()] == pytest.approx([right[list(part)].mean() for part in whole])
+    parts = StreamMetrics(5)
+    for indices in np.array_split(rng.permutation(203), 4):  # any parts of batches
+        parts.update(Scores.of(torch.from_numpy(logits), torch.from_numpy(labels)).select(indices))
+    assert (parts.accuracy, parts.samples, parts.nll) == (metrics.accuracy, 203, pytest.approx(metrics.nll))
 
 
 def test_scores_of_several_methods_are_those_of_each(monkeypatch, mini_classifier):
     logits, labels = torch.randn(5, 30, 7, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 7
     for together, own in zip(Scores.of_each(logits, labels), logits, strict=True):
-        for name, column in vars(Scores.of(own, labels)).items():
-            np.testing.assert_array_equal(getattr(together, name), column)
+        for columns in zip(together, Scores.of(own, labels), strict=True):
+            np.testing.assert_array_equal(*columns)
     stream = Stream(load_data("glyphs-val-c", "fog", limit=20), 10)
     several = [[CLIP(mini_classifier, debias=Panda(beta=beta)) for beta in (0.2, 0.4, 0.6)] for _ in range(2)]
     at_once = run_stream(several[0], stream)
@@ -206,7 +206,7 @@ def test_finished_runs_are_not_run_again(tmp_path, monkeypatch):
     first = run(plan(["clip"]), tmp_path)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     monkeypatch.setattr(evaluator_module, "load_model", lambda *_, **__: pytest.fail("nothing needs to be loaded"))
-    outcome = make_runner(tmp_path).run(plan(["clip"]))
+    outcome = make(plan(["clip"]), tmp_path)
     assert list(outcome.records.values()) == first
     assert outcome.existed == 1
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
@@ -219,7 +219,7 @@ def test_an_interruption_loses_nothing_that_was_finished(tmp_path):
 
     store = RunStore(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        make_runner(tmp_path).run(plan(METHODS), interrupt_tent)
+        make(plan(METHODS), tmp_path, report=interrupt_tent)
     assert {record.config.method.name for record in store.records()} == {"clip", "clip+panda"}
     whole = run(plan(METHODS), tmp_path)
     isolated = run(plan(METHODS), tmp_path / "other")
@@ -239,7 +239,7 @@ def test_a_damaged_record_is_set_aside_and_made_again(tmp_path, caplog):
     ):
         store.path(config).write_bytes(damage)
         assert store.load(config) is None
-        assert "no valid record" in caplog.text
+        assert "not a valid record" in caplog.text
         assert store.path(config).with_suffix(".damaged").read_bytes() == damage
         [again] = run([config], tmp_path)
         assert without_time(again) == without_time(record)
@@ -251,14 +251,14 @@ def test_other_json_files_are_left_alone(tmp_path, caplog):
     (tmp_path / f"{'0' * 20}.json").write_text("{}")
     assert RunStore(tmp_path).records() == []
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{'0' * 20}.json", "package.json"]
-    assert "left out" in caplog.text and "package.json" not in caplog.text
+    assert "skipped" in caplog.text and "package.json" not in caplog.text
 
 
 def test_a_run_that_diverges_is_reported_and_remembered(tmp_path):
     store = RunStore(tmp_path)
     configs = plan(["clip", "tent"], settings={"lr": 1e30})
     for _ in range(2):  # the second time it is remembered
-        outcome = make_runner(tmp_path).run(configs)
+        outcome = make(configs, tmp_path)
         assert [record.config.method.name for record in outcome.records.values()] == ["clip"]
         assert "smaller learning rate" in outcome.diverged[configs[1].key].message
         assert [row["what"] for row in outcome.missing()] == ["tent on fog at severity 5, seed 0"]
@@ -304,26 +304,60 @@ def test_no_half_written_file_is_left_in_the_way(tmp_path, monkeypatch):
     assert store.records() == []
 
 
-def test_records_of_another_version_and_copies_under_another_name_are_not_taken(tmp_path, caplog):
+def test_copies_under_another_name_are_not_taken(tmp_path, caplog):
     store = RunStore(tmp_path)
     [config] = plan(["clip"])
     [record] = run([config], tmp_path)
     path = store.path(config)
     path.with_name(f"{'0' * 20}.json").write_bytes(path.read_bytes())
     assert store.records() == [record]
-    assert "no valid record of its name" in caplog.text
+    assert "not a valid record of its name" in caplog.text
     [other] = plan(["clip"], seeds=[1])
     store.path(other).write_bytes(path.read_bytes())
     assert store.load(other) is None
-    content = path.read_bytes()
-    newer = content.replace(f'"version": "{__version__}"'.encode(), b'"version": "9.1"').replace(
-        b'"samples"', b'"number"'
-    )
-    path.write_bytes(newer)
-    for read in (store.records, lambda: store.load(config)):
-        with pytest.raises(StoreError, match=r"written by tta-panda 9\.1"):
+
+
+@pytest.mark.parametrize("schema", [None, SCHEMA - 1, SCHEMA + 1])
+def test_records_of_another_schema_are_refused_and_left_as_they_are(tmp_path, schema):
+    """Also where every field is valid: the numbers of two formats must not meet in one table."""
+    store = RunStore(tmp_path)
+    [record] = run(plan(["clip"]), tmp_path)
+    path = store.path(record.config)
+    content = {**json.loads(path.read_bytes()), "version": "9.1", "schema_number": schema}
+    if schema is None:
+        del content["schema_number"]
+    path.write_text(json.dumps(content))
+    for read in (store.records, lambda: store.load(record.config)):
+        with pytest.raises(StoreError, match=r"written by tta-panda 9\.1 \(record schema .* -o PATH"):
             read()
-    assert path.read_bytes() == newer  # not renamed
+    assert json.loads(path.read_bytes()) == content
+
+
+def test_a_stale_reader_does_not_set_aside_what_another_process_has_saved(tmp_path, monkeypatch):
+    store, other = RunStore(tmp_path), RunStore(tmp_path)
+    [record] = run(plan(["clip"]), tmp_path)
+    path = store.path(record.config)
+    path.write_text("{")
+    original, reads = store._read, []
+
+    def read_late(place, key):
+        found = original(place, key)
+        if not reads:
+            other.save(record)  # after the damaged content was read, before it is set aside
+        reads.append(place)
+        return found
+
+    monkeypatch.setattr(store, "_read", read_late)
+    assert store.load(record.config) == record
+    assert other.load(record.config) == record
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_equal_numbers_have_one_key():
+    [whole], [real] = (plan(["clip+panda"], settings={"beta": beta}) for beta in (1, 1.0))
+    assert whole == real and whole.key == real.key and hash(whole) == hash(real)
+    [other] = plan(["clip+panda"], settings={"beta": 1.5})
+    assert other.key != whole.key
 
 
 def test_evaluate_takes_any_iterable_of_images_and_labels(mini_classifier, images):
@@ -454,6 +488,6 @@ def test_a_worker_reports_methods_that_the_model_cannot_serve(tmp_path):
     save_file(timm.create_model("test_vit", num_classes=10).state_dict(), tmp_path / "vit.safetensors")
     model = f"timm:test_vit:{tmp_path / 'vit.safetensors'}"
     configs = plan(["clip", "bat"], model=model, corruptions=["clean"], limit=4)
-    outcome = Evaluator(Sources(model)).evaluate(configs)
-    assert [record.config.method.name for record in outcome.records.values()] == ["clip"]
-    assert outcome.unavailable.keys() == {"bat"}
+    unavailable, record = Evaluator(Sources(model)).evaluate(configs)
+    assert isinstance(record, RunRecord) and record.config.method.name == "clip"
+    assert isinstance(unavailable, FailedRun) and (unavailable.status, unavailable.subject) == ("unavailable", "bat")

@@ -7,7 +7,9 @@ import torch
 from records import plan, run
 
 from tta_panda import ZeroShotClassifier
+from tta_panda.cli.runs import resolve
 from tta_panda.errors import UnknownNameError
+from tta_panda.evaluation.plan import plan_methods, plan_runs, plan_streams
 from tta_panda.methods import DEBIASES, METHODS, MethodName, parse_method
 from tta_panda.methods.factory import build_method, debias_options, default_options, resolve_options
 from tta_panda.methods.presets import PRESETS, get_preset
@@ -111,11 +113,16 @@ def test_unknown_presets_and_protocols_get_a_suggestion():
         options("tent", protocol="refrence")
 
 
-def test_a_preset_brings_model_and_data():
-    from tta_panda.cli.runs import RunOptions
+def plan_one(method, preset=None, **more):
+    """The run of a method on fog that the command line means by some options."""
+    stream, sources, values = resolve(None if preset is None else get_preset(preset), **more)
+    [config] = plan_runs(plan_methods([method], {}, values), plan_streams(stream, sources, ["fog"], [5], [0]))
+    return config
 
+
+def test_a_preset_brings_model_and_data():
     def planned(**more):
-        [config], _ = RunOptions(corruption="fog", **more).plan(["tent"])
+        config = plan_one("tent", **more)
         return config.stream.model, config.stream.data, config.method.options["lr"]
 
     assert planned(preset="cifar10-c") == ("ViT-B-32-quickgelu:openai", "cifar10-c", 2e-4)
@@ -126,10 +133,8 @@ def test_a_preset_brings_model_and_data():
 
 
 def test_a_preset_brings_its_prompts_and_the_command_line_goes_before_it():
-    from tta_panda.cli.runs import RunOptions
-
     def planned(**more):
-        [config], _ = RunOptions(corruption="fog", **more).plan(["mint"])
+        config = plan_one("mint", **more)
         return config.stream.templates, config.stream.model, config.method.options["lr"]
 
     assert planned() == ("photo", "mini", 1.5e-2)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from faulty import Job, double
-from records import make_runner, plan, without_time
+from records import make, plan, without_time
 from typer.testing import CliRunner
 
 from tta_panda import register_method
 from tta_panda.cli import app
 from tta_panda.errors import InvalidInputError, MissingExtraError, WorkerError
+from tta_panda.evaluation.store import RunStore
 from tta_panda.executors import TRIES
 from tta_panda.ray_executor import Machine, RayExecutor, Share, divide
 
@@ -79,9 +80,8 @@ def test_records_are_those_of_this_process(cluster: str, tmp_path: Path, registe
     for name, executor in {"local": None, "ray": RayExecutor(cluster)}.items():
         settings = {"kind": "die", "folder": str(tmp_path / name), "times": int(name == "ray")}
         configs = plan(["clip+panda", "tent", "faulty"], settings=settings, limit=20)
-        runner = make_runner(tmp_path / "runs" / name, executor=executor)
-        outcomes[name] = runner.run(configs)
-        assert runner.store.existing(configs) == outcomes[name].records
+        outcomes[name] = make(configs, tmp_path / "runs" / name, executor=executor)
+        assert RunStore(tmp_path / "runs" / name).existing(configs) == outcomes[name].records
     assert len(list((tmp_path / "ray").iterdir())) == 1  # a worker was killed
     assert not outcomes["ray"].missing()
     local, remote = (list(outcome.records.values()) for outcome in outcomes.values())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from commands import assert_nothing_runs, environment
 from PIL import Image
-from records import make_runner, plan, without_time
+from records import make, plan, without_time
 
 import tta_panda
 from tta_panda.evaluation.store import RunStore
@@ -83,12 +83,12 @@ def test_a_node_is_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             cluster.remove_node(nodes.pop(), allow_graceful=False)
 
     try:
-        outcome = make_runner(tmp_path / "ray", executor=RayExecutor(cluster.address, 3)).run(configs, remove_a_node)
+        outcome = make(configs, tmp_path / "ray", executor=RayExecutor(cluster.address, 3), report=remove_a_node)
     finally:
         cluster.shutdown()
     assert len(nodes) == 1 and not capsys.readouterr().out
     assert not outcome.missing() and len(outcome.records) == len(configs)
-    alone = make_runner(tmp_path / "local").run(configs)
+    alone = make(configs, tmp_path / "local")
     assert [without_time(record) for record in outcome.records.values()] == [
         without_time(record) for record in alone.records.values()
     ]

@@ -9,9 +9,8 @@ import warnings
 import typer
 
 from tta_panda import __version__
-from tta_panda.cli import bench, corrupt, data, doctor, explore, ls, plan, predict, report, reproduce, run
-from tta_panda.cli.common import say
-from tta_panda.cli.interruptions import InterruptibleGroup, catch_sigterm
+from tta_panda.cli import bench, corrupt, data, doctor, explore, ls, predict, report, reproduce
+from tta_panda.cli.common import InterruptibleGroup, catch_sigterm, say
 from tta_panda.errors import TtaPandaError, TtaPandaWarning
 
 app = typer.Typer(
@@ -24,7 +23,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("predict")(predict.predict)
-app.command("run")(run.run)
 app.command("bench")(bench.bench)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
@@ -33,7 +31,6 @@ app.command("ls")(ls.ls)
 app.command("corrupt")(corrupt.corrupt)
 app.command("doctor")(doctor.doctor)
 app.add_typer(data.app, name="data")
-app.add_typer(plan.app, name="plan")
 
 
 def _print_version(value: bool) -> None:

@@ -1,13 +1,17 @@
-"""What commands share: options, lists written with commas, tables and JSON."""
+"""What commands share: lists written with commas, tables and JSON, and how they end on Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from tta_panda.errors import InvalidInputError
 from tta_panda.escapes import printable
@@ -81,3 +85,38 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return printable(", ".join(map(str, value)))
     return f"{value:.2f}" if isinstance(value, float) else printable(str(value))
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, so that whatever handles Ctrl-C handles it, too."""
+
+
+def catch_sigterm() -> None:
+    """Raise `Terminated` on SIGTERM. By default it ends a process at once, without any clean-up."""
+
+    def terminate(_signal: int, _frame: FrameType | None) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+
+
+@contextlib.contextmanager
+def keeping(what: str) -> Iterator[None]:
+    """Have an interruption of this block say what is kept of its work, and how to continue."""
+    try:
+        yield
+    except KeyboardInterrupt as interruption:
+        interruption.add_note(what)
+        raise
+
+
+class InterruptibleGroup(TyperGroup):
+    """Commands whose interruption is a message and the exit code that shells give to the signal: 130 or 143."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interruption:
+            say(" ".join(["Interrupted.", *getattr(interruption, "__notes__", ())]))
+            caught = signal.SIGTERM if isinstance(interruption, Terminated) else signal.SIGINT
+            raise typer.Exit(128 + caught) from None

@@ -21,35 +21,37 @@ LOCAL, RAY = "local", "ray"
 IMAGES_WORTH_A_PROCESS = 10_000
 
 
+EngineOption = Annotated[
+    str, typer.Option("--engine", help="local: this machine; ray: a Ray cluster (pip install tta-panda[ray]).")
+]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Processes to spread the work over.", show_default="by size")
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option("--address", help="Of a running Ray cluster; auto: that of this machine.", show_default="start one"),
+]
+GpusOption = Annotated[
+    float | None,
+    typer.Option(
+        "--gpus-per-worker",
+        min=0,
+        help="With Ray; a fraction lets workers share a GPU.",
+        show_default="1, or 0 without GPUs",
+    ),
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or mps; auto: the best one that is available.")]
+
+
 @dataclass(frozen=True)
 class EngineOptions:
-    """Where, and on how many workers."""
+    """Where work is done, and on how many workers."""
 
-    engine: Annotated[
-        str, typer.Option("--engine", help="local: this machine; ray: a Ray cluster (pip install tta-panda[ray]).")
-    ] = LOCAL
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", min=1, help="Processes to spread the work over.", show_default="by size"),
-    ] = None
-    address: Annotated[
-        str | None,
-        typer.Option(
-            "--address", help="Of a Ray cluster that is running; auto: one of this machine.", show_default="start one"
-        ),
-    ] = None
-    gpus_per_worker: Annotated[
-        float | None,
-        typer.Option(
-            "--gpus-per-worker",
-            min=0,
-            help="With Ray; a fraction lets workers share a GPU.",
-            show_default="1, or 0 without GPUs",
-        ),
-    ] = None
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda or mps; auto: the best one that is available.")] = (
-        "auto"
-    )
+    engine: str = LOCAL
+    workers: int | None = None
+    address: str | None = None
+    gpus_per_worker: float | None = None
+    device: str = "auto"
 
     def checked_engine(self) -> str:
         """The name of the engine, unless options belong to the other one."""

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tta_panda.cli.common import JsonOption, print_json, print_rows, say, words
-from tta_panda.cli.engines import RAY, EngineOptions
-from tta_panda.cli.interruptions import keeping
+from tta_panda.cli.common import JsonOption, keeping, print_json, print_rows, say, words
+from tta_panda.cli.engines import LOCAL, RAY, AddressOption, DeviceOption, EngineOption, EngineOptions, GpusOption
 from tta_panda.errors import DataError, InvalidInputError, WorkerError
 from tta_panda.escapes import printable
 from tta_panda.evaluation.config import EMBEDDED
@@ -85,26 +84,14 @@ def predict(
     backend: Annotated[
         str, typer.Option("--backend", help="What computes image embeddings: torch or openvino.")
     ] = "torch",
-    engine: Annotated[
-        str, typer.Option("--engine", help="local: this machine; ray: a Ray cluster (pip install tta-panda[ray]).")
-    ] = "local",
+    engine: EngineOption = LOCAL,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes.", show_default="1")] = None,
     shard_size: Annotated[
         int, typer.Option("--shard-size", min=1, help="Pictures of a shard, with several --workers or --engine ray.")
     ] = 1000,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            "--address", help="Of a running Ray cluster; auto: one of this machine.", show_default="start one"
-        ),
-    ] = None,
-    gpus_per_worker: Annotated[
-        float | None,
-        typer.Option("--gpus-per-worker", min=0, help="With Ray; a fraction lets workers share a GPU."),
-    ] = None,
-    device: Annotated[
-        str, typer.Option("--device", help="cpu, cuda or mps; auto: the best one that is available.")
-    ] = "auto",
+    address: AddressOption = None,
+    gpus_per_worker: GpusOption = None,
+    device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Predict the classes of pictures, beside what the plain classifier predicts.

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tta_panda.cli import engines as where
+from tta_panda.cli import runs
 from tta_panda.cli.common import JsonOption, numbers, print_json, words
-from tta_panda.cli.estimates import print_estimate
-from tta_panda.cli.runs import (
-    CommonOptions,
-    OutputOption,
-    exit_code,
-    run_with_progress,
-    stream_options,
-    takes_options,
-)
-from tta_panda.errors import DataError, InvalidInputError, ModelLoadError
-from tta_panda.escapes import printable
+from tta_panda.errors import InvalidInputError
 from tta_panda.progress import make_console
 
 if TYPE_CHECKING:
-    from tta_panda.evaluation.outcome import Outcome
+    from tta_panda.evaluation.run import Outcome
     from tta_panda.experiments.base import Experiment
-    from tta_panda.experiments.reproduction import Work
     from tta_panda.experiments.setup import Beta, Setup
     from tta_panda.methods.presets import Preset
     from tta_panda.reporting.cells import Cell
@@ -35,70 +24,10 @@ if TYPE_CHECKING:
 
 ALL = "all"
 
-
-@dataclass(frozen=True)
-class ReproduceOptions(
-    CommonOptions,
-    stream_options("corruption", "severity", "order", "batch_size", "seed"),  # type: ignore[misc]
-):
-    """What experiments are made of, and where their results go."""
-
-    preset: Annotated[str | None, typer.Option("--preset", help="The paper's benchmarks, comma-separated, or all.")] = (
-        None
-    )
-    seed: Annotated[
-        str | None,
-        typer.Option("--seed", help="Random seeds, as 0,1,2 or 0-4.", show_default="0-4; quick: 0,1"),
-    ] = None
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Option of methods or of Panda, as name=value; repeatable. beta=paper: the preset's, the default of "
-            "the paper's benchmarks; beta=auto: without labels; beta=grid: best of the paper's search, beside auto.",
-        ),
-    ] = None
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer images, seeds, corruptions and grid points: takes minutes.")
-    ] = False
-    output: OutputOption = Path("reproduction")
-
-    def setups(self) -> list[Setup]:
-        """One for each benchmark."""
-        from tta_panda.experiments.paper import BACKBONES
-        from tta_panda.methods.presets import get_preset
-
-        if self.preset is None:
-            # The paper's data are run as the paper runs them, without being asked.
-            data = self.stream(None).data
-            return [self._setup(get_preset(data) if data in BACKBONES else None)]
-        names = list(BACKBONES) if self.preset == ALL else list(dict.fromkeys(words(self.preset)))
-        if len(names) > 1 and getattr(self, "data", None):
-            raise InvalidInputError(f"--preset names {len(names)} benchmarks, each with its data: omit --data.")
-        return [self._setup(get_preset(name)) for name in names]
-
-    def _setup(self, named: Preset | None) -> Setup:
-        from tta_panda.evaluation.plan import model_preset
-        from tta_panda.experiments.paper import BACKBONES
-        from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
-        from tta_panda.methods.factory import parse_setting
-
-        settings = dict(parse_setting(text) for text in self.settings or [])
-        beta = _checked_beta(settings.pop("beta", "paper" if named and named.name in BACKBONES else "auto"))
-        sources = self.sources(named)
-        return Setup(
-            stream=self.stream(named),
-            sources=sources,
-            preset=named or model_preset(sources.model),
-            protocol=self.protocol,
-            settings=settings,
-            seeds=tuple(dict.fromkeys(numbers(self.seed))) if self.seed else QUICK_SEEDS if self.quick else PAPER_SEEDS,
-            beta=beta,
-            quick=self.quick,
-        )
+Outcomes = Mapping[tuple[str, bool], "Outcome"]
+"""By the name of a setup, and whether the runs are timed."""
 
 
-@takes_options
 def reproduce(
     names: Annotated[
         list[str],
@@ -106,65 +35,128 @@ def reproduce(
             help="all; paper or beyond: what is in the paper, or is not; or names: tta-panda ls experiments."
         ),
     ],
-    options: ReproduceOptions,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be run, what exists, and how long it would take.")
+    model: runs.ModelOption = None,
+    data: runs.DataOption = None,
+    preset: Annotated[
+        str | None, typer.Option("--preset", help="The paper's benchmarks, comma-separated, or all.")
+    ] = None,
+    seed: Annotated[
+        str | None, typer.Option("--seed", help="Random seeds, as 0,1,2 or 0-4.", show_default="0-4; quick: 0,1")
+    ] = None,
+    limit: runs.LimitOption = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer images, seeds, corruptions and grid points: takes minutes.")
     ] = False,
-    throughput: Annotated[
-        str | None,
+    protocol: runs.ProtocolOption = "paper",
+    settings: Annotated[
+        list[str] | None,
         typer.Option(
-            "--throughput",
-            help="With --dry-run: GPU-hours if a GPU encodes so many images per second; one number, or one for each "
-            "benchmark. Neither model nor data need be there.",
+            "--set",
+            help="Option of methods or of Panda, as name=value; repeatable. beta=paper: the preset's, the default of "
+            "the paper's benchmarks; beta=auto: without labels; beta=grid: best of the paper's search, beside auto.",
         ),
     ] = None,
+    templates: runs.TemplatesOption = None,
+    precision: runs.PrecisionOption = "fp32",
+    backend: runs.BackendOption = "torch",
+    preprocess: runs.PreprocessOption = "batched",
+    ignore_orientation: runs.IgnoreOrientationOption = False,
+    data_root: runs.DataRootOption = None,
+    image_list: runs.ImageListOption = None,
+    skip_broken: runs.SkipBrokenOption = False,
+    engine: where.EngineOption = where.LOCAL,
+    workers: where.WorkersOption = None,
+    address: where.AddressOption = None,
+    gpus_per_worker: where.GpusOption = None,
+    device: where.DeviceOption = "auto",
+    cache: runs.CacheOption = None,
+    output: runs.OutputOption = Path("reproduction"),
+    shard: runs.ShardOption = None,
+    dry_run: runs.DryRunOption = False,
+    throughput: runs.ThroughputOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make tables and figures of the paper and beyond from records; runs that have a record are not made again.
 
     Uses the embedded model and data by default.
     """
-    experiments, setups, works = divide_options(names, options)
-    if throughput is not None and not dry_run:
-        raise InvalidInputError("--throughput is for an estimate: type --dry-run as well, or omit it.")
-    if throughput is not None:
-        print_estimate(works, setups, numbers(throughput), as_json)
-        return
-    if dry_run:
-        _print_plan(works, as_json)
-        return
-    done = [(work, run_with_progress(work.runner, work.runs)) for work in works]
-    parts = _parts(experiments, _sections(experiments, setups, done), setups, options.output)
-    if not as_json:
-        _print_parts(list(parts.values()))
-    single = experiments[0].name if len(experiments) == len(setups) == 1 else ""
-    page = options.output / single / "report.html"
-    _write_page(page, list(parts.values()), done)
-    count, existed = sum(len(work.runs) for work in works), sum(outcome.existed for _, outcome in done)
-    if as_json:
-        rows = [_json_row(section, folder) for folder, part in parts.items() for section in part.sections]
-        missing = [row for _, outcome in done for row in outcome.missing()]
-        print_json(rows, runs=count, skipped=existed, missing=missing, report=str(page))
-    else:
-        suffix = f" ({existed} of {count} runs existed already)" if existed else ""
-        typer.echo(f"\nReport: {page}{suffix}")
-    raise typer.Exit(max((exit_code(outcome) for _, outcome in done), default=0))
-
-
-def divide_options(names: Sequence[str], options: ReproduceOptions) -> tuple[list[Experiment], list[Setup], list[Work]]:
-    """Experiments, benchmarks, and the runs of all."""
+    from tta_panda.evaluation.config import EMBEDDED
+    from tta_panda.evaluation.plan import select_shard
+    from tta_panda.evaluation.store import RunStore
     from tta_panda.experiments import select_experiments
-    from tta_panda.experiments.reproduction import divide_work
+    from tta_panda.experiments.paper import BACKBONES
+    from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
+    from tta_panda.methods.factory import parse_setting
 
     experiments = select_experiments(names)
-    setups = options.setups()
-    works = divide_work(
-        experiments,
-        setups,
-        options.output / "records",
-        lambda store, setup, runs, timed: options.runner(store, setup.sources, runs, timed),
-    )
-    return experiments, setups, works
+    seeds = tuple(dict.fromkeys(numbers(seed))) if seed else QUICK_SEEDS if quick else PAPER_SEEDS
+    setups: dict[str, Setup] = {}
+    for named in _presets(preset, data):
+        stream, sources, values = runs.resolve(
+            named,
+            model=model,
+            data=data,
+            templates=templates,
+            data_root=data_root,
+            image_list=image_list,
+            skip_broken=skip_broken,
+            limit=limit,
+            precision=precision,
+            backend=backend,
+            preprocess=preprocess,
+            ignore_orientation=ignore_orientation,
+        )
+        chosen = dict(parse_setting(text) for text in settings or [])
+        beta = _checked_beta(chosen.pop("beta", "paper" if named and named.name in BACKBONES else "auto"))
+        name = named.name if named else data or EMBEDDED.data
+        setups[name] = Setup(stream, sources, values, protocol, chosen, seeds, beta, quick)
+
+    planned = {
+        (name, timed): select_shard(_runs(experiments, setup, timed), shard)
+        for timed in (False, True)  # runs that share passes and cores first
+        for name, setup in setups.items()
+    }
+    # The same run may exist in both folders: alone and timed, or while it shared encoder passes with others.
+    stores = {timed: RunStore(output / "records" / "timed" if timed else output / "records") for timed in (False, True)}
+    if runs.is_dry_run(dry_run, throughput):
+        works = [(configs, stores[timed], setups[name].sources, timed) for (name, timed), configs in planned.items()]
+        runs.print_dry_run(works, throughput, as_json)
+        return
+    engines = where.EngineOptions(engine, workers, address, gpus_per_worker, device)
+    outcomes = {
+        (name, timed): runs.run_with_progress(configs, stores[timed], setups[name].sources, engines, cache, timed=timed)
+        for (name, timed), configs in planned.items()
+        if configs or any(each.timed == timed for each in experiments)
+    }
+    parts = {} if shard else _parts(experiments, setups, outcomes, output)
+    if not as_json:
+        _print_parts(list(parts.values()))
+    page = output / (experiments[0].name if len(experiments) == len(setups) == 1 else "") / "report.html"
+    if not shard:
+        planned_keys = {config.key for configs in planned.values() for config in configs}
+        _write_page(page, list(parts.values()), planned_keys, outcomes)
+    count, existed = sum(map(len, planned.values())), sum(outcome.existed for outcome in outcomes.values())
+    if as_json:
+        rows = [_json_row(section, folder) for folder, part in parts.items() for section in part.sections]
+        missing = [row for outcome in outcomes.values() for row in outcome.missing()]
+        print_json(rows, runs=count, skipped=existed, missing=missing, report=None if shard else str(page))
+    else:
+        suffix = f" ({existed} of {count} runs existed already)" if existed else ""
+        typer.echo(f"{count} runs, with records in {output}{suffix}" if shard else f"\nReport: {page}{suffix}")
+    raise typer.Exit(max((runs.exit_code(outcome) for outcome in outcomes.values()), default=0))
+
+
+def _presets(names: str | None, data: str | None) -> list[Preset | None]:
+    """The presets that were asked for. The paper's data are run as the paper runs them, without being asked."""
+    from tta_panda.experiments.paper import BACKBONES
+    from tta_panda.methods.presets import get_preset
+
+    if names is None:
+        return [get_preset(data) if data in BACKBONES else None]
+    chosen = list(BACKBONES) if names == ALL else list(dict.fromkeys(words(names)))
+    if len(chosen) > 1 and data:
+        raise InvalidInputError(f"--preset names {len(chosen)} benchmarks, each with its data: omit --data.")
+    return [get_preset(name) for name in chosen]
 
 
 def _checked_beta(value: Any) -> Beta:
@@ -174,32 +166,31 @@ def _checked_beta(value: Any) -> Beta:
     raise InvalidInputError(f"beta is {', '.join(words)} or a number, got {value!r}.")
 
 
-def _sections(
-    experiments: Sequence[Experiment], setups: Sequence[Setup], done: Sequence[tuple[Work, Outcome]]
-) -> dict[str, list[Section]]:
-    """Tables and figures of all experiments, by benchmark."""
-    found = {}
-    for setup in setups:
-        outcomes = {work.runner.evaluator.timed: outcome for work, outcome in done if work.setup is setup}
-        found[setup.stream.data] = [
-            each.section(setup, outcomes[each.timed].records, outcomes[each.timed].diverged) for each in experiments
-        ]
-    return found
+def _runs(experiments: Sequence[Experiment], setup: Setup, timed: bool) -> list[Any]:
+    """The runs of experiments, each once."""
+    own = [config for each in experiments if each.timed == timed for config in each.runs(setup)]
+    return list({config.key: config for config in own}.values())
 
 
 def _parts(
-    experiments: Sequence[Experiment], sections: Mapping[str, Sequence[Section]], setups: Sequence[Setup], output: Path
+    experiments: Sequence[Experiment], setups: Mapping[str, Setup], outcomes: Outcomes, output: Path
 ) -> dict[Path, Part]:
     """All that is shown, by the folder that holds its files, which are written here."""
     from tta_panda.experiments.base import across_benchmarks
     from tta_panda.reporting.exports import write_figures, write_tables
     from tta_panda.reporting.page import Part
 
+    sections = {
+        name: [
+            each.section(setup, outcomes[name, each.timed].records, outcomes[name, each.timed].diverged)
+            for each in experiments
+        ]
+        for name, setup in setups.items()
+    }
     several = len(setups) > 1
     parts = {output: Part("All benchmarks", across_benchmarks(experiments, sections))} if several else {}
-    for setup in setups:
-        data = setup.stream.data
-        parts[output / data if several else output] = Part(data, sections[data], setup.notes())
+    for name, setup in setups.items():
+        parts[output / name if several else output] = Part(name, sections[name], setup.notes())
     for folder, part in parts.items():
         for section in part.sections:
             write_tables(section, folder / section.name)
@@ -207,11 +198,11 @@ def _parts(
     return parts
 
 
-def _write_page(page: Path, parts: Sequence[Part], done: Sequence[tuple[Work, Outcome]]) -> None:
+def _write_page(page: Path, parts: Sequence[Part], keys: Set[str], outcomes: Outcomes) -> None:
     from tta_panda.reporting.page import write_page
 
-    records = {key: record for _, outcome in done for key, record in outcome.records.items()}
-    missing = len({config.key for work, _ in done for config in work.runs} - records.keys())
+    records = {key: record for outcome in outcomes.values() for key, record in outcome.records.items()}
+    missing = len(keys - records.keys())
     lead = f"Made from {len(records)} records."
     lead += f" {missing} runs are missing, and their cells say so." if missing else ""
     write_page(page, "Tables and figures", lead, parts, records.values())
@@ -243,31 +234,3 @@ def _json_row(section: Section, folder: Path) -> dict[str, Any]:
 def _json_cell(cell: Cell) -> dict[str, Any]:
     number = {"missing": cell.why_empty} if cell.value is None else {"value": cell.value, "sd": cell.sd}
     return number | ({"paper": cell.paper._asdict()} if cell.paper else {})
-
-
-def _print_plan(works: Sequence[Work], as_json: bool) -> None:
-    from tta_panda.evaluation.estimate import estimate_seconds
-
-    missing = [work.runner.missing(work.runs) for work in works]
-    rows = [row for work, runs in zip(works, missing, strict=True) for row in work.rows(runs)]
-    existing = sum(row["exists"] for row in rows)
-    try:
-        seconds = sum(estimate_seconds(runs, work.runner) for work, runs in zip(works, missing, strict=True))
-        duration = f"The others take about {_duration(seconds)} here."
-    except (DataError, ModelLoadError) as error:
-        seconds, duration = math.nan, f"How long the others take cannot be measured: {error}"
-    if as_json:
-        print_json(rows, exist=existing, estimated_seconds=None if math.isnan(seconds) else round(seconds, 1))
-        return
-    console = make_console()
-    for row in rows:
-        options = ", ".join(f"{key}={value}" for key, value in row["options"].items())
-        status = "exists" if row["exists"] else "to run"
-        console.print(printable(f"{status}  {row['run']}; {row['stream']} ({options})"))
-    console.print(f"{len(rows)} runs, {existing} exist. {duration}")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"

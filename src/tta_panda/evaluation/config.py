@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
 
-from tta_panda.data import AVAILABLE, CLEAN
+from tta_panda.data import CLEAN
 from tta_panda.data.order import Order
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.methods import MethodName
@@ -26,83 +26,51 @@ Preprocessing = Literal["batched", "exact"]
 
 
 class Option(NamedTuple):
-    """A field of a stream that users set."""
+    """A field of a stream that users set: how titles show it, and what it may be."""
 
-    help: str
     title: str = ""
     """How a value is written in titles; by default after the name of the field."""
     always: bool = False
     """Whether titles have it even where it is the default."""
-    several: str | None = None
-    """Where a command takes a list of values, each of which is a run: the list that is used by default."""
     choices: tuple[str, ...] = ()
-    least: int | None = None
-    by_preset: bool = False
-    """Whether presets have a value for it."""
+    minimum: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamConfig:
     """A model, and images in an order. Runs on equal streams can share encoder passes."""
 
-    model: Annotated[
-        str,
-        Option(
-            "mini, lite0, ARCHITECTURE:TAG or ARCHITECTURE:FILE (open_clip), hf-hub:NAME, transformers:NAME, "
-            "timm:NAME, a directory, or MODULE:FUNCTION for a model of your own.",
-            "{}",
-            by_preset=True,
-        ),
-    ]
+    model: Annotated[str, Option("{}")]
     weights: str | None = None
     """Digest of weights that are local files or come with the package; None for published ones, which a tag names."""
-    precision: Annotated[str, Option("Precision of the encoders: fp32, bf16 or fp16. All else runs in fp32.")] = "fp32"
-    backend: Annotated[
-        str, Option("What computes image embeddings: torch, or openvino for methods that do not train, on a processor.")
-    ] = "torch"
-    templates: Annotated[
-        str,
-        Option("Prompts for class names: photo, or the averages of mint (seven) or openai (eighty).", by_preset=True),
-    ] = "photo"
-    data: Annotated[str, Option("Data set; see: tta-panda ls data.", "{}", by_preset=True)]
+    precision: Annotated[str, Option()] = "fp32"
+    backend: Annotated[str, Option()] = "torch"
+    templates: Annotated[str, Option()] = "photo"
+    data: Annotated[str, Option("{}")]
     fingerprint: str | None = None
-    """What tells the data from others of the same name, where the name does not say it all."""
-    corruption: Annotated[
-        str, Option("Comma-separated names, clean, or all; available: what the data set has.", several=AVAILABLE)
-    ] = CLEAN
+    """What tells the data from others of the same name, where the name is not enough."""
+    corruption: Annotated[str, Option()] = CLEAN
     """Of a stream that joins domains, all of them: `all`, or names with commas."""
-    severity: Annotated[int, Option("1 to 5; several as 1,3,5 or 1-5.", "severity {}", several="5", least=0)] = 0
-    order: Annotated[
-        str,
-        Option(
-            "How domains follow each other: reset, continual, gradual or mixed; and images: shuffled, given, "
-            "correlated:0.1, imbalanced:inf or label_shift:0.1; or both, as mixed+correlated:0.1."
-        ),
-    ] = "shuffled"
-    seed: Annotated[int, Option("Random seed; several as 0,1,2 or 0-4.", several="0", least=0)] = 0
-    batch_size: Annotated[int, Option("Images per batch.", "batches of {}", always=True, least=1)] = 100
-    limit: Annotated[int | None, Option("At most this many images of each corruption.", "{} images", least=1)] = None
-    preprocess: Annotated[
-        Preprocessing,
-        Option(
-            "batched: resize a batch as one tensor; exact: image by image with Pillow, as open_clip does.",
-            choices=get_args(Preprocessing),
-        ),
-    ] = "batched"
-    ignore_orientation: Annotated[bool, Option("Do not turn image files as their EXIF orientation says.")] = False
+    severity: Annotated[int, Option("severity {}", minimum=0)] = 0
+    order: Annotated[str, Option()] = "shuffled"
+    seed: Annotated[int, Option(minimum=0)] = 0
+    batch_size: Annotated[int, Option("batches of {}", always=True, minimum=1)] = 100
+    limit: Annotated[int | None, Option("{} images", minimum=1)] = None
+    preprocess: Annotated[Preprocessing, Option(choices=get_args(Preprocessing))] = "batched"
+    ignore_orientation: Annotated[bool, Option()] = False
     image_list: str | None = None
     """Digest of the list of images that the run was restricted to."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "order", str(Order.parse(self.order)))  # one spelling, whichever was given
+        object.__setattr__(self, "order", str(Order.parse(self.order)))  # one spelling of each
         for name, option in self.options().items():
             value = getattr(self, name)
             if option.choices and value not in option.choices:
                 raise UnknownNameError(name, str(value), option.choices)
-            if option.least is not None and value is not None and value < option.least:
-                raise InvalidInputError(f"{name} must be at least {option.least}, got {value}.")
+            if option.minimum is not None and value is not None and value < option.minimum:
+                raise InvalidInputError(f"{name} must be at least {option.minimum}, got {value}.")
 
     @classmethod
     @functools.cache
@@ -191,7 +159,16 @@ class RunConfig:
 
 
 def _canonical(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return json.dumps(_plain_numbers(content), sort_keys=True, separators=(",", ":"))
+
+
+def _plain_numbers(value: Any) -> Any:
+    """Equal numbers in one form: 1.0 as 1."""
+    if isinstance(value, Mapping):
+        return {key: _plain_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_numbers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def by_stream(configs: Iterable[RunConfig]) -> dict[StreamConfig, list[RunConfig]]:

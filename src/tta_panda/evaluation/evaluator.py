@@ -1,8 +1,8 @@
-"""Runs that share encoder passes to records, with model and data loaded once."""
+"""From runs on one stream to their records, with model and data loaded once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,9 @@ from tta_panda.data.stream import Domains, Stream
 from tta_panda.errors import DataError, NumericalError, UnsupportedModelError
 from tta_panda.evaluation.config import RunConfig, StreamConfig
 from tta_panda.evaluation.loop import Evaluation, run_stream, shared_passes, warm_up
-from tta_panda.evaluation.outcome import Outcome
 from tta_panda.evaluation.plan import Sources
-from tta_panda.evaluation.record import FailedRun, RunRecord, describe_environment
+from tta_panda.evaluation.record import SCHEMA, FailedRun, RunRecord, describe_environment
+from tta_panda.executors import Report
 from tta_panda.methods.base import Method
 from tta_panda.methods.factory import build_method
 from tta_panda.methods.feature_cache import FeatureCache
@@ -32,13 +32,13 @@ _NOT_OF_IMAGES = ("model", "weights", "precision", "backend", "templates", "orde
 
 
 class Evaluator:
-    """Makes records of runs, and keeps the model and the last data for the next ones.
+    """Evaluates runs, and keeps the model and the last data for the next ones.
 
     Args:
         sources: where model and data are found.
-        device: where the model runs; `auto` for the best that there is where this is used.
+        device: where the model runs; `auto` for the best one of the machine that evaluates.
         timed: let every run encode for itself, one after the other, so that its seconds are those of its own work.
-        cache: folder where encoder passes of frozen methods are kept and found; timed runs do without.
+        cache: folder where encoder passes of frozen methods are kept and found; timed runs do not use it.
     """
 
     def __init__(self, sources: Sources, device: str = "cpu", *, timed: bool = False, cache: Path | None = None):
@@ -52,64 +52,54 @@ class Evaluator:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_models": {}, "_last_data": {}}  # another process loads its own
 
-    def evaluate(self, runs: Sequence[RunConfig], advance: Callable[[float], None] = lambda _share: None) -> Outcome:
-        """The records of runs on one stream; what the model cannot serve, or cannot be read or diverges is named."""
-        stream, outcome = runs[0].stream, Outcome()
+    def evaluate(self, runs: Sequence[RunConfig], report: Report = lambda _share: None) -> list[RunRecord | FailedRun]:
+        """A record of each of some runs on one stream, or why it has none."""
+        stream = runs[0].stream
+        results: list[RunRecord | FailedRun] = []
+        members: list[tuple[RunConfig, Method]] = []
         try:
             dataset, classifier = self.load(stream)
-            built: list[tuple[RunConfig, Method]] = []
             for config in runs:
                 try:
-                    built.append((config, self.build(config, classifier)))
+                    name, options = config.method.parsed, dict(config.method.options)
+                    members.append((config, build_method(name, classifier, options, stream.seed)))
                 except UnsupportedModelError as error:
-                    outcome.unavailable[config.method.name] = str(error)
-            for group in self.groups([method for _, method in built]):
-                weight = len(group) / len(runs)
-                self._run_group(
-                    [built[i] for i in group],
-                    open_stream(stream, dataset, classifier),
-                    outcome,
-                    partial(_weighted, advance, weight),
+                    results.append(FailedRun.of(config, "unavailable", error))
+            methods = [method for _, method in members]
+            for group in [[i] for i in range(len(members))] if self.timed else shared_passes(methods):
+                evaluations = self._run_group(
+                    [methods[i] for i in group],
+                    _open_stream(stream, dataset, classifier),
+                    self._model(stream).cache,
+                    partial(_weighted, report, len(group) / len(runs)),
                 )
+                results += [self._result(members[i][0], each) for i, each in zip(group, evaluations, strict=True)]
         except DataError as error:
-            outcome.unreadable[f"{stream.data}, {stream.domain}"] = str(error)
-        return outcome
-
-    def groups(self, methods: Sequence[Method]) -> list[list[int]]:
-        """Indices of methods in groups that are run together."""
-        return [[i] for i in range(len(methods))] if self.timed else shared_passes(methods)
+            done = {each.config.key for each in results}
+            results += [FailedRun.of(config, "unreadable", error) for config in runs if config.key not in done]
+        return results
 
     def _run_group(
-        self,
-        members: Sequence[tuple[RunConfig, Method]],
-        stream: Stream,
-        outcome: Outcome,
-        advance: Callable[[float], None],
-    ) -> None:
-        runs, methods = [config for config, _ in members], [method for _, method in members]
-        model = self._model(runs[0].stream)
+        self, methods: Sequence[Method], stream: Stream, cache: FeatureCache | None, report: Report
+    ) -> list[Evaluation]:
         if self.timed:
             warm_up(methods[0], next(iter(stream))[0])
-        evaluations = run_stream(methods, stream, share=not self.timed, advance=advance, cache=model.cache)
-        for config, evaluation in zip(runs, evaluations, strict=True):
-            if isinstance(evaluation.error, NumericalError):
-                outcome.diverged[config.key] = FailedRun.of(config, evaluation.error)
-            elif evaluation.error:
-                outcome.failed[config.key] = FailedRun.of(config, evaluation.error)
-            else:
-                outcome.records[config.key] = self._record(config, evaluation, model)
-            evaluation.method.reset()  # frees what it remembers
+        return run_stream(methods, stream, share=not self.timed, report=report, cache=cache)
 
-    def _record(self, config: RunConfig, evaluation: Evaluation, model: _LoadedModel) -> RunRecord:
-        return RunRecord(
-            **dict(evaluation.result()),
-            config=config,
-            weights_hash=model.weights_hash,
-            environment=describe_environment(resolve_device(self.device)),
-        )
-
-    def build(self, config: RunConfig, classifier: Classifier) -> Method:
-        return build_method(config.method.parsed, classifier, dict(config.method.options), config.stream.seed)
+    def _result(self, config: RunConfig, evaluation: Evaluation) -> RunRecord | FailedRun:
+        try:
+            if evaluation.error:
+                status = "diverged" if isinstance(evaluation.error, NumericalError) else "failed"
+                return FailedRun.of(config, status, evaluation.error)
+            return RunRecord(
+                **dict(evaluation.result()),
+                schema_number=SCHEMA,
+                config=config,
+                weights_hash=self._model(config.stream).weights_hash,
+                environment=describe_environment(resolve_device(self.device)),
+            )
+        finally:
+            evaluation.method.reset()  # frees its state
 
     def load(self, stream: StreamConfig) -> tuple[Dataset | Domains, Classifier]:
         """The images of a stream, and the classifier for their classes."""
@@ -152,8 +142,8 @@ class Evaluator:
         return self._models[key]
 
 
-def _weighted(advance: Callable[[float], None], weight: float, share: float) -> None:
-    advance(weight * share)
+def _weighted(report: Report, weight: float, share: float) -> None:
+    report(weight * share)
 
 
 class _LoadedModel:
@@ -172,7 +162,7 @@ class _LoadedModel:
         return self._classifiers[key]
 
 
-def open_stream(config: StreamConfig, dataset: Dataset | Domains, classifier: Classifier) -> Stream:
+def _open_stream(config: StreamConfig, dataset: Dataset | Domains, classifier: Classifier) -> Stream:
     """The batches of a stream, as its model takes them."""
     fit = framing_of(classifier.model) if config.preprocess == "exact" else None
     return Stream(dataset, config.batch_size, config.seed, fit, config.order)

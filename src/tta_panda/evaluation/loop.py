@@ -1,23 +1,25 @@
-"""The evaluation loop: one stream of images through methods, labels against logits."""
+"""The evaluation loop: a stream of images through methods, their predictions against the labels."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tta_panda.data.stream import Stream
 from tta_panda.errors import DataError, InvalidInputError, NumericalError, TtaPandaError
 from tta_panda.evaluation.memory import PeakMemory
-from tta_panda.evaluation.metrics import GroupedMetrics, Groups, Scores, StreamMetrics, group_images
-from tta_panda.evaluation.record import EvaluationResult, Measurement, PassesPerBatch, Tenth
+from tta_panda.evaluation.metrics import Counts, Scores, StreamMetrics
+from tta_panda.evaluation.record import EvaluationResult, Measurement, PassesPerBatch
 from tta_panda.methods.base import EncoderPasses, FrozenMethod, Method
 from tta_panda.methods.feature_cache import FeatureCache
 from tta_panda.methods.sharing import SharedBatch, SharedFeatures
@@ -26,10 +28,13 @@ Batches = Iterable[Sequence[Any]]
 """(images, labels), as a `Stream` or a `DataLoader` gives them; with the names of the images' domains, if there are
 several."""
 
+Part = tuple[Literal["domain", "tenth"], Any]
+"""A part of a stream that has metrics of its own."""
+
 TENTHS = 10
 
 LOGITS_AT_ONCE = 2**17
-"""Predictions of methods that share a batch are measured together, as long as they stay in a processor's cache."""
+"""Predictions of methods that share a batch are scored together, as long as they fit into the cache of a CPU."""
 
 
 def evaluate(
@@ -41,10 +46,10 @@ def evaluate(
         method: what predicts; it never sees a label.
         batches: an iterable of (images, labels): a `Stream`, a `torch.utils.data.DataLoader`, a list. With (images,
             labels, domains), `domains` being one name for each image, every domain is measured by itself, too.
-        reset: start from a fresh state. False goes on where the method stands.
+        reset: start from a fresh state. False continues from the method's current one.
         cache: folder where encoder passes are kept, and found by other frozen methods on the same batches. Images and
             negatives are then separate passes, which can change the last bits of a float. Methods that train the
-            encoder do without.
+            encoder do not use it.
 
     Raises:
         NumericalError: where predictions become NaN or infinite.
@@ -60,14 +65,6 @@ def evaluate(
     return evaluation.result()
 
 
-class Labelled(NamedTuple):
-    """What is known of the images of a batch, and predictions are measured by."""
-
-    labels: Tensor  # (B,)
-    domains: Groups
-    tenths: Groups
-
-
 class Evaluation:
     """One method on one stream, while it goes on."""
 
@@ -75,21 +72,25 @@ class Evaluation:
         classes = len(method.classifier.class_names)
         self.method = method
         self.metrics = StreamMetrics(classes)
-        self.by_domain = GroupedMetrics(classes)
-        self.by_tenth = GroupedMetrics(classes)
+        self.parts: dict[Part, StreamMetrics] = defaultdict(partial(StreamMetrics, classes))
         self.seconds = 0.0
-        self.passes = EncoderPasses()
-        self._passes_before = dataclasses.replace(method.passes)
-        self._mishaps_before = method.restarts, method.skipped_steps
         self.peak_memory: int | None = None
         self.error: Exception | None = None
-        """Why it ended early, if it did; methods that share passes with this one go on."""
+        """Why it ended early, if it did; methods that share passes with this one continue."""
+        self._passes_before = dataclasses.replace(method.passes)
+        self._counters_before = method.restarts, method.skipped_steps
 
-    def predict(self, predict: Callable[[], Tensor], seconds: float = 0.0) -> Tensor | None:
-        """Logits of a batch, None where the method diverges; `seconds` were spent on it before."""
+    def adapt(self, images: Tensor, shared: SharedBatch | None) -> Tensor | None:
+        """Logits (B, K) on the CPU for a batch, which may be encoded already; None once the method has failed."""
+        if self.error:
+            return None
+        adapt, seconds = partial(self.method.adapt, images), 0.0
+        if shared is not None:
+            encoded, seconds = shared.part_of(self.method.features)
+            adapt = partial(cast(FrozenMethod, self.method).adapt_encoded, encoded)
         start = time.perf_counter()
         try:
-            logits = predict().cpu()  # within the measured time: a GPU returns before its work is done
+            logits = adapt().cpu()  # within the measured time: a GPU returns before its work is done
         except Exception as error:
             if isinstance(error, TtaPandaError) and not isinstance(error, NumericalError):
                 raise  # the user has to correct something
@@ -98,30 +99,32 @@ class Evaluation:
         self.seconds += seconds + time.perf_counter() - start
         return logits
 
-    def measure(self, scores: Scores, batch: Labelled) -> None:
-        """Add what was predicted for a batch."""
+    def measure(self, scores: Scores, parts: Mapping[Part, Counts]) -> None:
+        """Add the predictions for a batch; `parts` are the indices of its images in parts of the stream."""
         strengths = {"beta": self.method.beta, "gamma": self.method.gamma}
         self.metrics.update(scores, strengths)
-        self.by_domain.update(batch.domains, scores, strengths)
-        self.by_tenth.update(batch.tenths, scores, strengths)
+        for part, indices in parts.items():
+            self.parts[part].update(scores.select(indices), strengths)
 
-    def end(self, peak_memory: int | None) -> None:
-        """The stream is over; what follows on the same method is not part of it."""
-        self.peak_memory = peak_memory
-        self.passes = self.method.passes - self._passes_before
+    @property
+    def passes(self) -> EncoderPasses:
+        """What the method has encoded for this stream."""
+        return self.method.passes - self._passes_before
 
     def result(self) -> EvaluationResult:
         if not self.metrics.samples:
             raise DataError("The stream holds no images, so there is nothing to measure.")
-        restarts, skipped_steps = self._mishaps_before
+        restarts, skipped_steps = self._counters_before
+        passes = self.passes
+        per_batch = {name: getattr(passes, name) / max(1, passes.batches) for name in PassesPerBatch.model_fields}
         return EvaluationResult(
             **dict(Measurement.of(self.metrics)),
             class_names=list(self.method.classifier.class_names),
-            domains={name: Measurement.of(metrics) for name, metrics in self.by_domain.groups.items()},
-            tenths=[Tenth.of(metrics) for metrics in self.by_tenth.groups.values()],
+            domains={name: Measurement.of(part) for (kind, name), part in self.parts.items() if kind == "domain"},
+            tenths=[Measurement.of(part, by_class=False) for (kind, _), part in self.parts.items() if kind == "tenth"],
             restarts=self.method.restarts - restarts,
             skipped_steps=self.method.skipped_steps - skipped_steps,
-            passes=PassesPerBatch.of(self.passes),
+            passes=PassesPerBatch(**per_batch),
             seconds=round(self.seconds, 4),
             images_per_second=round(self.metrics.samples / max(self.seconds, 1e-9), 2),
             peak_memory=self.peak_memory,
@@ -134,7 +137,7 @@ def run_stream(
     *,
     share: bool = True,
     reset: bool = True,
-    advance: Callable[[float], None] = lambda _share: None,
+    report: Callable[[float], None] = lambda _share: None,
     cache: FeatureCache | None = None,
 ) -> list[Evaluation]:
     """Take methods through one stream; frozen ones that agree on their views share their encoder passes.
@@ -144,7 +147,7 @@ def run_stream(
         share: encode for frozen methods together, even for a single one: its record must not depend, not even in the
             last bits, on which others happened to be missing. False lets a single method encode for itself, as it
             would in use.
-        advance: called with the share of the stream that was just done.
+        report: called with the share of the stream that was just done.
         cache: where the encoder passes of frozen methods that share them are kept and found.
     """
     stream = batches if isinstance(batches, Stream) else None
@@ -152,32 +155,47 @@ def run_stream(
         for method in methods:
             method.reset()
     evaluations = [Evaluation(method) for method in methods]
+    classifier = methods[0].classifier
     shares = share and isinstance(methods[0], FrozenMethod)
-    step = _SharedStep(evaluations, cache) if shares else _SingleStep(*evaluations)
-    memory = PeakMemory(methods[0].classifier.model.device)
+    features = SharedFeatures([method.features for method in methods], cache) if shares else None
+    memory = PeakMemory(classifier.model.device)
     seen = 0
     for batch in batches:
-        pixels, labels, domains = _checked(batch, len(methods[0].classifier.class_names))
+        images, labels, domains = _checked(batch, len(classifier.class_names))
         if not len(labels):
             continue
-        step(pixels, Labelled(labels, group_images(domains), _tenths(stream, seen, len(labels))))
+        shared = features.encode(images) if features else None
+        parts = _parts(domains, stream, seen)
+        at_once = max(1, LOGITS_AT_ONCE // (len(labels) * len(classifier.class_names)))
+        for start in range(0, len(evaluations), at_once):
+            logits = {each: each.adapt(images, shared) for each in evaluations[start : start + at_once]}
+            found = {each: own for each, own in logits.items() if own is not None}
+            if found:
+                scores = Scores.of_each(torch.stack(list(found.values())), labels)
+                for each, own in zip(found, scores, strict=True):
+                    each.measure(own, parts)
         seen += len(labels)
-        advance(len(labels) / len(stream.plan) if stream else 0.0)
+        report(len(labels) / len(stream.plan) if stream else 0.0)
     peak_memory = memory.read()
     for evaluation in evaluations:
-        evaluation.end(peak_memory)
+        evaluation.peak_memory = peak_memory
     return evaluations
 
 
-def _tenths(stream: Stream | None, seen: int, size: int) -> Groups:
-    """Which tenths of a stream the next images are in; none where its length is not known."""
-    if stream is None:
-        return {}
-    tenths, images = TENTHS * len(stream.visits), len(stream.plan)
-    return group_images([place * tenths // images for place in range(seen, seen + size)])
+def _parts(domains: Sequence[str | None], stream: Stream | None, seen: int) -> Mapping[Part, Counts]:
+    """Indices of the next images by domain, and by tenth of a stream whose length is known."""
+    indices: dict[Part, list[int]] = {}
+    for index, domain in enumerate(domains):
+        if domain is not None:
+            indices.setdefault(("domain", domain), []).append(index)
+        if stream is not None:
+            tenth = (seen + index) * TENTHS * len(stream.visits) // len(stream.plan)
+            indices.setdefault(("tenth", tenth), []).append(index)
+    return {part: np.array(found) for part, found in indices.items()}
 
 
-def _checked(batch: Sequence[Any], classes: int) -> tuple[Tensor, Tensor, Sequence[str]]:
+def _checked(batch: Sequence[Any], classes: int) -> tuple[Tensor, Tensor, Sequence[str | None]]:
+    """Images, labels and the domain of each image, None where there is only one."""
     if not isinstance(batch, Sequence) or len(batch) not in (2, 3):
         found = f"{len(batch)} items" if isinstance(batch, Sequence) else type(batch).__name__
         raise InvalidInputError(f"A stream gives (images, labels) or (images, labels, domains), got {found}.")
@@ -190,8 +208,8 @@ def _checked(batch: Sequence[Any], classes: int) -> tuple[Tensor, Tensor, Sequen
         raise InvalidInputError(
             f"Labels must lie in 0..{classes - 1} for {classes} classes, got {int(labels.min())}..{int(labels.max())}."
         )
-    domains = list(batch[2]) if len(batch) == 3 else []
-    if len(batch) == 3 and len(domains) != len(images):
+    domains = list(batch[2]) if len(batch) == 3 else [None] * len(images)
+    if len(domains) != len(images):
         raise InvalidInputError(f"{len(images)} images need as many names of domains, got {len(domains)}.")
     return images, labels.long(), domains
 
@@ -201,54 +219,6 @@ def warm_up(method: Method, images: Tensor) -> None:
     with contextlib.suppress(NumericalError):  # the stream itself will say so
         method.adapt(images)
     method.reset()
-
-
-class _SingleStep:
-    """Takes one method through a batch."""
-
-    def __init__(self, evaluation: Evaluation):
-        self.evaluation = evaluation
-
-    def __call__(self, images: Tensor, batch: Labelled) -> None:
-        if self.evaluation.error:
-            return
-        logits = self.evaluation.predict(lambda: self.evaluation.method.adapt(images))
-        if logits is not None:
-            self.evaluation.measure(Scores.of(logits, batch.labels), batch)
-
-
-Member = tuple[Evaluation, FrozenMethod]
-
-
-class _SharedStep:
-    """Takes frozen methods through a batch that is encoded once; each is timed as if it had encoded alone."""
-
-    def __init__(self, evaluations: Sequence[Evaluation], cache: FeatureCache | None):
-        self.members: list[Member] = [(each, cast(FrozenMethod, each.method)) for each in evaluations]
-        self.classes = len(evaluations[0].method.classifier.class_names)
-        self.features = SharedFeatures([method.features for _, method in self.members], cache)
-
-    def __call__(self, images: Tensor, batch: Labelled) -> None:
-        shared = self.features.encode(images)
-        at_once = max(1, LOGITS_AT_ONCE // (len(batch.labels) * self.classes))
-        for start in range(0, len(self.members), at_once):
-            self._measure(self.members[start : start + at_once], shared, batch)
-
-    @staticmethod
-    def _measure(members: Sequence[Member], shared: SharedBatch, batch: Labelled) -> None:
-        """Let some methods predict, and measure their predictions together."""
-        predicted: dict[Evaluation, Tensor] = {}
-        for evaluation, method in members:
-            if evaluation.error:
-                continue
-            encoded, seconds = shared.part_of(method.features)
-            logits = evaluation.predict(partial(method.adapt_encoded, encoded), seconds)
-            if logits is not None:
-                predicted[evaluation] = logits
-        if predicted:
-            scores = Scores.of_each(torch.stack(list(predicted.values())), batch.labels)
-            for evaluation, own in zip(predicted, scores, strict=True):
-                evaluation.measure(own, batch)
 
 
 def shared_passes(methods: Iterable[Method]) -> list[list[int]]:

@@ -1,14 +1,10 @@
-"""Numbers about predictions, gathered batch by batch."""
+"""Metrics of predictions, summed batch by batch."""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import partial
-from typing import NamedTuple, cast
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,33 +18,9 @@ Strengths = Mapping[str, float | None]
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-Groups = Mapping[Hashable, Counts]
-"""Places (n,) in a batch of the images of each group, such as a domain or a tenth of the stream."""
 
-
-def group_images(names: Sequence[Hashable]) -> Groups:
-    """The groups of a batch by what each image is in, in the order of their first appearance."""
-    places: dict[Hashable, list[int]] = {}
-    for place, name in enumerate(names):
-        places.setdefault(name, []).append(place)
-    return {name: np.array(found) for name, found in places.items()}
-
-
-class Totals(NamedTuple):
-    """Sums over the images of a batch."""
-
-    probabilities: Floats  # (K,)
-    predicted: Counts  # (K,)
-    labels: Counts  # (K,)
-    hits: Counts  # (K,)
-    overconfidence: Floats  # (bins,)
-    losses: float
-    squared_losses: float
-
-
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """What predictions came to for each image of a batch: all that is summed over a stream and its parts.
+class Scores(NamedTuple):
+    """What every metric needs to know of each image of a batch.
 
     In numpy, which takes a fraction of torch's time for so few numbers.
     """
@@ -58,7 +30,7 @@ class Scores:
     probabilities: Floats  # (B, K)
     losses: Floats  # (B,), negative log-likelihoods of the labels
     bins: Counts  # (B,), of confidence
-    overconfidence: Floats  # (B,), confidence less whether the prediction is right
+    overconfidence: Floats  # (B,), confidence minus whether the prediction is right
 
     @classmethod
     def of(cls, logits: Tensor, labels: Tensor) -> Scores:
@@ -67,7 +39,7 @@ class Scores:
 
     @classmethod
     def of_each(cls, logits: Tensor, labels: Tensor) -> list[Scores]:
-        """Those of R methods on the same images, from logits (R, B, K), in little more time than those of one."""
+        """Scores of R methods on the same images, from logits (R, B, K), in little more time than those of one."""
         log_probabilities = logits.double().log_softmax(dim=-1)
         probabilities, truth = log_probabilities.exp().numpy(), labels.numpy()
         predictions, confidences = probabilities.argmax(axis=-1), probabilities.max(axis=-1)  # (R, B)
@@ -77,25 +49,11 @@ class Scores:
         columns = zip(predictions, probabilities, losses, bins, overconfidence, strict=True)
         return [cls(truth, *each) for each in columns]
 
-    def select(self, places: Counts) -> Scores:
-        """Those of some images; of all of them, without a copy."""
-        if len(places) == len(self.labels):
+    def select(self, indices: Counts) -> Scores:
+        """The scores of some images; of all of them, without a copy."""
+        if len(indices) == len(self.labels):
             return self
-        return Scores(*(getattr(self, column.name)[places] for column in fields(self)))
-
-    @functools.cached_property
-    def totals(self) -> Totals:
-        """Made once, also where a batch is all in one domain and in one tenth of the stream."""
-        count = partial(np.bincount, minlength=self.probabilities.shape[1])
-        return Totals(
-            self.probabilities.sum(axis=0),
-            count(self.predictions),
-            count(self.labels),
-            count(self.labels[self.predictions == self.labels]),
-            cast(Floats, np.bincount(self.bins, self.overconfidence, CALIBRATION_BINS)),
-            float(self.losses.sum()),
-            float(self.losses @ self.losses),
-        )
+        return Scores(*(column[indices] for column in self))
 
 
 class StreamMetrics:
@@ -114,10 +72,15 @@ class StreamMetrics:
 
     def update(self, scores: Scores, strengths: Strengths | None = None) -> None:
         """Add a batch, and how much of an offset was subtracted from it."""
-        images = len(scores.labels)
+        classes, images = len(self.labels), len(scores.labels)
         self.samples += images
-        for name, total in scores.totals._asdict().items():
-            setattr(self, name, getattr(self, name) + total)
+        self.probabilities += scores.probabilities.sum(axis=0)
+        self.predicted += np.bincount(scores.predictions, minlength=classes)
+        self.labels += np.bincount(scores.labels, minlength=classes)
+        self.hits += np.bincount(scores.labels[scores.predictions == scores.labels], minlength=classes)
+        self.overconfidence += np.bincount(scores.bins, scores.overconfidence, CALIBRATION_BINS)
+        self.losses += float(scores.losses.sum())
+        self.squared_losses += float(scores.losses @ scores.losses)
         for name, strength in (strengths or {}).items():
             if strength is not None:
                 self.strengths[name] = self.strengths.get(name, 0.0) + strength * images
@@ -170,17 +133,5 @@ class StreamMetrics:
 
 
 def prediction_bias(mean_probabilities: Floats, label_frequencies: Floats) -> float:
-    """L1 distance (0 to 2) between how often classes are predicted, softly, and how often they occur."""
+    """L1 distance (0 to 2) between the mean predicted probabilities and the label frequencies."""
     return float(np.abs(mean_probabilities - label_frequencies).sum())
-
-
-class GroupedMetrics:
-    """Metrics of groups of images, such as domains or tenths of a stream, in the order of their first appearance."""
-
-    def __init__(self, classes: int):
-        self.groups: dict[Hashable, StreamMetrics] = defaultdict(partial(StreamMetrics, classes))
-
-    def update(self, groups: Groups, scores: Scores, strengths: Strengths | None = None) -> None:
-        """Add a batch; `groups` says where its images belong."""
-        for group, places in groups.items():
-            self.groups[group].update(scores.select(places), strengths)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tta_panda.data import AVAILABLE, CLEAN, DATASETS
+from tta_panda.data import AVAILABLE, CLEAN, DATASETS, load_data
 from tta_panda.data.corruptions import CORRUPTIONS, expand_corruptions
 from tta_panda.data.listing import list_digest, read_image_list
 from tta_panda.data.order import RESET
-from tta_panda.data.source import DataSource
+from tta_panda.data.source import DataSource, Size
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.evaluation.config import ALL, MethodConfig, RunConfig, StreamConfig
 from tta_panda.methods import parse_method
@@ -132,3 +133,24 @@ def plan_methods(
 def plan_runs(methods: Sequence[MethodConfig], streams: Sequence[StreamConfig]) -> list[RunConfig]:
     """Stream by stream, so that runs that share data and encoder passes stand together."""
     return [RunConfig(stream=stream, method=method) for stream in streams for method in methods]
+
+
+def select_shard(configs: Sequence[RunConfig], shard: str | None) -> list[RunConfig]:
+    """The runs of shard `K/N`: those whose key modulo N is K - 1. Every job of an array selects the same way."""
+    if shard is None:
+        return list(configs)
+    found = re.fullmatch(r"(\d+)/(\d+)", shard.strip())
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise InvalidInputError(f"A shard is written K/N with K from 1 to N, as in 3/8; got {shard!r}.")
+    return [config for config in configs if int(config.key, 16) % int(found[2]) == int(found[1]) - 1]
+
+
+def data_size(stream: StreamConfig, sources: Sources) -> Size:
+    """Number of images of a domain and of classes, as the registry says or as found on disk."""
+    source = DATASETS.get(stream.data)
+    if source.size is None:
+        corruption, severity = stream.visits[0]
+        data = load_data(stream.data, corruption, severity, root=sources.data_root, limit=stream.limit)
+        return Size(len(data), len(data.class_names))
+    images = stream.limit or source.size.images
+    return source.size._replace(images=images if source.embedded else min(images, source.size.images))

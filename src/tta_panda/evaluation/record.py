@@ -1,4 +1,4 @@
-"""What came out of a run, as a typed record: the only thing that tables and figures are made from."""
+"""The result of a run as a typed record: the only thing that tables and figures are made from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,11 +15,13 @@ from tta_panda import __version__
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.metrics import StreamMetrics
 from tta_panda.executors import as_worker_error
-from tta_panda.methods.base import EncoderPasses
+
+SCHEMA: Literal[1] = 1
+"""Number of the format of records. Raise it with every change of a field: other numbers are refused."""
 
 
 class PassesPerBatch(BaseModel):
-    """What a method sent through the encoders for a batch, on average; its cost, whatever the machine."""
+    """Images and texts that a method encodes for a batch, on average: its cost, independent of the machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,28 +30,9 @@ class PassesPerBatch(BaseModel):
     texts: float
     texts_with_gradient: float
 
-    @classmethod
-    def of(cls, passes: EncoderPasses) -> PassesPerBatch:
-        return cls(**{name: getattr(passes, name) / max(1, passes.batches) for name in cls.model_fields})
-
-
-class Tenth(BaseModel):
-    """What came out for a part of a stream: how predictions change while a method adapts."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    samples: int
-    accuracy: float
-    bias: float
-    mean_beta: float | None = None
-
-    @classmethod
-    def of(cls, metrics: StreamMetrics) -> Tenth:
-        return cls(**{name: getattr(metrics, name) for name in cls.model_fields})
-
 
 class Measurement(BaseModel):
-    """What was measured of the predictions for some images: those of a stream, or of a domain in it."""
+    """Metrics of the predictions for some images: those of a stream, of a domain or of a tenth of it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,7 +42,7 @@ class Measurement(BaseModel):
     bias: float = Field(ge=0, le=2 + 1e-9)
     """Prediction bias: L1 distance between the mean prediction and the label frequencies."""
     ece: float = Field(ge=0, le=1 + 1e-9)
-    """Expected calibration error of the most likely class, 15 bins of equal width."""
+    """Expected calibration error of the most probable class, 15 bins of equal width."""
     nll: float
     """Mean negative log-likelihood of the label, in nats."""
     nll_stderr: float
@@ -67,18 +50,19 @@ class Measurement(BaseModel):
     """Class-wise recall: standard deviation over the classes that occur; with the smallest and the largest."""
     recall_min: float
     recall_max: float
-    predicted_counts: list[int]
-    label_counts: list[int]
-    mean_probabilities: list[float]
+    predicted_counts: list[int] = []
+    label_counts: list[int] = []
+    mean_probabilities: list[float] = []
+    """By class; tenths have none of these three."""
     mean_beta: float | None = None
-    """Over the images: how much of the offset was subtracted, or judged with. None without one."""
+    """Strength of the subtracted offset, mean over the images. None without one."""
     mean_gamma: float | None = None
     """The same of the level of absent classes."""
 
     @classmethod
-    def of(cls, metrics: StreamMetrics) -> Measurement:
+    def of(cls, metrics: StreamMetrics, *, by_class: bool = True) -> Measurement:
         recalls = metrics.recalls
-        return Measurement(
+        measured = Measurement(
             samples=metrics.samples,
             accuracy=metrics.accuracy,
             accuracy_stderr=metrics.accuracy_stderr,
@@ -89,34 +73,38 @@ class Measurement(BaseModel):
             recall_sd=float(recalls.std()),
             recall_min=float(recalls.min()),
             recall_max=float(recalls.max()),
-            predicted_counts=metrics.predicted.tolist(),
-            label_counts=metrics.labels.tolist(),
-            mean_probabilities=metrics.mean_probabilities.tolist(),
             mean_beta=metrics.mean_beta,
             mean_gamma=metrics.mean_gamma,
         )
+        if not by_class:
+            return measured
+        lists = (metrics.predicted, metrics.labels, metrics.mean_probabilities)
+        return measured.model_copy(update=dict(zip(_BY_CLASS, (each.tolist() for each in lists), strict=True)))
+
+
+_BY_CLASS = ("predicted_counts", "label_counts", "mean_probabilities")
 
 
 class EvaluationResult(Measurement):
-    """What was measured of one method on one stream."""
+    """The result of one method on one stream."""
 
     class_names: list[str]
     domains: dict[str, Measurement] = {}
     """Each domain by itself, where the stream joins several."""
-    tenths: list[Tenth]
+    tenths: list[Measurement]
     """Consecutive parts of equal length, of a stream whose length is known: ten for each domain and severity that it
     joins, fewer where it has fewer images."""
     restarts: int = 0
-    """How often weights that had gone astray were given up for earlier ones."""
+    """How often the method started over, because its training diverged."""
     skipped_steps: int = 0
-    """Updates that were left out, because the loss or a gradient was NaN or infinite."""
+    """Updates that were skipped, because the loss or a gradient was NaN or infinite."""
     passes: PassesPerBatch
     seconds: float
     """Encoder passes (shared ones in full, and those from a cache as long as they took when they were made) and the
     method's own work."""
     images_per_second: float
     peak_memory: int | None = None
-    """Bytes: of tensors on a GPU, else of the process, what it shared with other runs included."""
+    """Bytes: of tensors on a GPU, else of the process, including what it shared with other runs."""
 
     def __str__(self) -> str:
         return (
@@ -128,30 +116,31 @@ class EvaluationResult(Measurement):
 
 
 class RunRecord(EvaluationResult):
-    """The outcome of a run, with what decided it."""
+    """The result of a run, with everything that decided it."""
 
+    schema_number: Literal[1]
     version: str = __version__
     """Of the package that wrote it."""
     config: RunConfig
     weights_hash: str
-    """Of the weights as they were loaded, whatever names them."""
+    """Of the weights as they were loaded, whatever their name."""
     environment: dict[str, str]
 
     @property
     def by_corruption(self) -> Mapping[str, Measurement]:
-        """What was measured on each corruption of the stream."""
+        """The metrics of each corruption of the stream."""
         return self.domains or {self.config.stream.corruption: self}
 
     def rows(self) -> list[dict[str, Any]]:
         """The record as rows of a table, one for each corruption, without what it has for each class and tenth."""
-        whole = self.model_dump(exclude={"config", "domains", "passes", "tenths", "class_names", *_PER_CLASS})
+        whole = self.model_dump(exclude={"config", "domains", "passes", "tenths", "class_names", *_BY_CLASS})
         return [
             {
                 **asdict(self.config.stream),
                 "corruption": corruption,
                 "method": self.config.method.name,
                 "options": dict(self.config.method.options),
-                **{**whole, **measured.model_dump(include=set(Measurement.model_fields) - _PER_CLASS)},
+                **{**whole, **measured.model_dump(include=Measurement.model_fields.keys() - _BY_CLASS)},
                 **self.passes.model_dump(),
                 "record": self.config.key,
             }
@@ -160,21 +149,30 @@ class RunRecord(EvaluationResult):
 
 
 class FailedRun(BaseModel):
-    """A run that gave no record, and why."""
+    """A run without a record, and why."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    schema_number: Literal[1] = SCHEMA
     config: RunConfig
+    status: Literal["unavailable", "unreadable", "diverged", "failed"]
+    """The model cannot serve the method; the data cannot be read; predictions became NaN or infinite; or any other
+    error, with its traceback."""
     message: str
     traceback: str = ""
 
     @classmethod
-    def of(cls, config: RunConfig, error: Exception) -> FailedRun:
+    def of(cls, config: RunConfig, status: str, error: Exception) -> FailedRun:
         error = as_worker_error(error)
-        return cls(config=config, message=str(error), traceback=getattr(error, "traceback", ""))
+        traceback = getattr(error, "traceback", "")
+        return cls.model_validate({"config": config, "status": status, "message": str(error), "traceback": traceback})
 
-
-_PER_CLASS = {"predicted_counts", "label_counts", "mean_probabilities"}
+    @property
+    def subject(self) -> str:
+        """What the message is about, in a few words: a method, data, or a run."""
+        stream = self.config.stream
+        subjects = {"unavailable": self.config.method.name, "unreadable": f"{stream.data}, {stream.domain}"}
+        return subjects.get(self.status, str(self.config))
 
 
 _PACKAGES = ("torch", "open_clip_torch", "timm", "transformers", "numpy", "opencv-python-headless", "pillow")
@@ -188,7 +186,7 @@ def describe_environment(device: str) -> dict[str, str]:
 
 @functools.cache
 def installed_version(package: str) -> str | None:
-    """Read once: it takes milliseconds, and many records may be written in a second."""
+    """The version of a package; read once, because it takes milliseconds and many records may be written a second."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

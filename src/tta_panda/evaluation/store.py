@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tta_panda import __version__
 from tta_panda.errors import StoreError
 from tta_panda.escapes import printable
 from tta_panda.evaluation.config import RunConfig
-from tta_panda.evaluation.record import FailedRun, RunRecord
+from tta_panda.evaluation.record import SCHEMA, FailedRun, RunRecord
 from tta_panda.files import flat, make_writable, save_file
 
 logger = logging.getLogger(__name__)
@@ -43,19 +43,28 @@ class RunStore:
     def load(self, config: RunConfig) -> RunRecord | None:
         """The record of a run; None where there is none. A damaged one is set aside, and its run is made again."""
         path = self.path(config)
-        record = self._read(path)
-        if record is None and path.exists():
-            aside = path.with_suffix(".damaged")
-            logger.warning(
-                "%s is no valid record of its name; it is kept as %s and its run made again",
-                printable(str(path)),
-                aside.name,
-            )
-            try:
-                path.replace(aside)
-            except OSError as error:
-                raise StoreError(f"Cannot set aside the damaged {path} ({error.strerror or error}).") from error
-        return record
+        record = self._read(path, config.key)
+        return self._set_aside(path) if record is None and path.exists() else record
+
+    def _set_aside(self, path: Path) -> RunRecord | None:
+        """Rename a damaged record, unless another process has replaced it by a valid one, which is returned."""
+        aside = path.with_suffix(".damaged")
+        try:
+            path.replace(aside)
+            record = self._read(aside, path.stem)
+            if record is not None:
+                aside.replace(path)
+                return record
+        except FileNotFoundError:
+            return None  # another process has set it aside
+        except OSError as error:
+            raise StoreError(f"Cannot set aside the damaged {path} ({error.strerror or error}).") from error
+        logger.warning(
+            "%s is not a valid record of its name; it is kept as %s and its run made again",
+            printable(str(path)),
+            aside.name,
+        )
+        return None
 
     def existing(self, configs: Iterable[RunConfig]) -> dict[str, RunRecord]:
         """The records that are there, by key."""
@@ -66,7 +75,7 @@ class RunStore:
         return save_file(self.path(record.config), record.model_dump_json(indent=1))
 
     def save_divergence(self, run: FailedRun) -> None:
-        """Remember that a run gave no numbers, so that it is not made again in vain."""
+        """Remember that a run gave no numbers, so that it is not made again."""
         save_file(self.divergence_path(run.config), run.model_dump_json(indent=1))
 
     def divergences(self, configs: Iterable[RunConfig] | None = None) -> dict[str, FailedRun]:
@@ -78,20 +87,22 @@ class RunStore:
                 found[path.stem] = FailedRun.model_validate_json(path.read_bytes())
         return found
 
-    def records(self) -> list[RunRecord]:
-        """Every readable record of the folder, in a stable order."""
+    def records(self, except_for: Collection[str] = ()) -> list[RunRecord]:
+        """Every readable record of the folder, in a stable order, but for those with some keys."""
         if not self.root.is_dir():
             raise StoreError(f"There is no folder {self.root}. Make records with: tta-panda bench -o {self.root}")
         records = []
         for path in sorted(path for path in self.root.glob("*.json") if _RECORD_NAME.fullmatch(path.name)):
-            record = self._read(path)
+            if path.stem in except_for:
+                continue
+            record = self._read(path, path.stem)
             if record is None:
-                logger.warning("%s is no valid record of its name and is left out", printable(str(path)))
+                logger.warning("%s is not a valid record of its name and is skipped", printable(str(path)))
             else:
                 records.append(record)
         return records
 
-    def _read(self, path: Path) -> RunRecord | None:
+    def _read(self, path: Path, key: str) -> RunRecord | None:
         try:
             content = path.read_bytes()
         except FileNotFoundError:
@@ -101,23 +112,24 @@ class RunStore:
         try:
             record = RunRecord.model_validate_json(content)
         except ValidationError:
-            self._refuse_other_versions(path, content)
+            _refuse_other_schemas(path, content)
             return None
-        return record if record.config.key == path.stem else None  # a copy under another name
+        return record if record.config.key == key else None  # a copy under another name
 
-    @staticmethod
-    def _refuse_other_versions(path: Path, content: bytes) -> None:
-        """A record that another version wrote is not damaged."""
-        with contextlib.suppress(ValueError, RecursionError):
-            found = json.loads(content)
-            version = found.get("version") if isinstance(found, dict) else None
-            if version not in (None, __version__):
-                raise StoreError(
-                    f"{path} was written by tta-panda {version}, and {__version__} cannot read it. Choose another "
-                    "folder with -o PATH, or install that version."
-                )
+
+def _refuse_other_schemas(path: Path, content: bytes) -> None:
+    """A record of another format is not damaged, and numbers of two formats are never mixed."""
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(content)
+        if not isinstance(found, dict) or "version" not in found or found.get("schema_number") == SCHEMA:
+            return
+        number = found.get("schema_number", "none")
+        raise StoreError(
+            f"{path} was written by tta-panda {found['version']} (record schema {number}), and this version, "
+            f"{__version__}, reads schema {SCHEMA}. Choose another folder with -o PATH, or install that version."
+        )
 
 
 def load_records(folder: Path | str) -> list[dict[str, Any]]:
-    """Every readable record of a folder as one flat row, ready for `pandas.DataFrame(rows)`."""
+    """Every readable record of a folder as flat rows, ready for `pandas.DataFrame(rows)`."""
     return [flat(row) for record in RunStore(folder).records() for row in record.rows()]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from tta_panda.evaluation.config import RunConfig
-from tta_panda.evaluation.record import Measurement, RunRecord, Tenth
+from tta_panda.evaluation.record import Measurement, RunRecord
 
 Better = Literal["higher", "lower", ""]
 S = TypeVar("S")
@@ -32,7 +32,7 @@ class Metric(NamedTuple):
         """The title with a capital letter."""
         return f"{self.title[0].upper()}{self.title[1:]}"
 
-    def of(self, measured: Measurement | Tenth) -> float:
+    def of(self, measured: Measurement) -> float:
         """The number as it is shown, in percent for instance."""
         return self.factor * float(getattr(measured, self.field))
 
