@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ FORBIDDEN = {
 """What runs a text or a file, or reads one that can ask for it."""
 
 
+@functools.cache
 def forbidden(name: str) -> bool:
     return any(name == each or (each.endswith("*") and name.startswith(each[:-1])) for each in FORBIDDEN)
 
