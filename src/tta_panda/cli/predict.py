@@ -175,7 +175,7 @@ def predict(
 
 def _files(config: PredictionConfig, output: Path | None, html: Path | None) -> list[PredictionFile]:
     from tta_panda.prediction.files import PageFile, prediction_file
-    from tta_panda.reporting.contact_sheet import write_contact_sheet
+    from tta_panda.reporting.page import write_contact_sheet
 
     files = [] if output is None else [prediction_file(output)]
     if html is not None:

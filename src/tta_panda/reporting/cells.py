@@ -89,8 +89,6 @@ class Cell:
 def over_seeds(by_seed: Mapping[int, float]) -> Cell:
     """Mean and s.d. of one value per seed."""
     values = list(by_seed.values())
-    if not values:
-        return Cell()
     return Cell(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, by_seed=by_seed)
 
 

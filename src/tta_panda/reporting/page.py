@@ -1,10 +1,10 @@
-"""Self-contained HTML pages of tables and figures: nothing is loaded from outside."""
+"""Self-contained HTML pages, of tables and figures or of predicted pictures: nothing is loaded from outside."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Drawing
 from tta_panda.escapes import printable
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import RunRecord
-from tta_panda.files import save_file
+from tta_panda.files import save_file, saving
 from tta_panda.reporting.figures import Figure, draw, to_svg
 from tta_panda.reporting.tables import Table, spread_notes
 
@@ -111,3 +111,26 @@ def _environments(records: Iterable[RunRecord]) -> dict[str, list[str]]:
         columns.append({"runs": str(len(made)), "seconds in methods": f"{seconds:.0f}", **json.loads(facts)})
     names = dict.fromkeys(name for column in columns for name in column)
     return {name: [column.get(name, "–") for column in columns] for name in names}
+
+
+_PREDICTION_FIELDS = (
+    "thumbnail", "path", "label", "predicted", "probability", "plain_predicted", "plain_probability", "error", "top",
+)  # fmt: skip
+
+
+def write_contact_sheet(path: Path, rows: Iterable[Mapping[str, Any]], method: str, model: str) -> Path:
+    """Write a page of thumbnails and their predictions, from any number of rows with little memory.
+
+    Args:
+        path: the page.
+        rows: predictions, each with its `thumbnail` as JPEG in base64, which is empty where there is none.
+        method: what predicted.
+        model: what it adapted.
+    """
+    # Lists, because names of fields would take half of the page.
+    entries = ([row[name] for name in _PREDICTION_FIELDS] for row in rows)
+    page = templates().get_template("contact_sheet.html.j2").stream(method=method, model=model, entries=entries)
+    page.enable_buffering(64)
+    with saving(path) as part:
+        page.dump(str(part), encoding="utf-8", errors="backslashreplace")
+    return path
