@@ -288,6 +288,6 @@ def print_summary(method: str, summary: Summary, files: dict[str, Path | None]) 
         accuracy = f"accuracy {facts['plain_accuracy']:.1%} -> {facts['accuracy']:.1%} ({gain})"
         bias = f"prediction bias {facts['plain_bias']:.3f} -> {facts['bias']:.3f}"
         console.print(f"{summary.labelled:,} labelled pictures: {accuracy}, {bias}", soft_wrap=True)
-    for name, path in files.items():
-        if path is not None:
-            console.print(f"{name}: {path}", soft_wrap=True)
+    for name, file in files.items():
+        if file is not None:
+            console.print(f"{name}: {file}", soft_wrap=True)

@@ -47,7 +47,7 @@ class PredictionFile(ABC):
         with writing(self.growing):
             self.growing.parent.mkdir(parents=True, exist_ok=True)
             # Without a buffer: what a full disk does not take would be tried once more when the file is closed.
-            self._file = self.growing.open("wb" if size is None else "rb+", buffering=0)  # type: ignore[assignment]
+            self._file = self.growing.open("wb" if size is None else "rb+", buffering=0)
             if size is None:
                 self._append(self.head())
             elif self._opened.seek(0, os.SEEK_END) < size:

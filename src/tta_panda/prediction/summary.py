@@ -49,7 +49,8 @@ class Summary:
 
     @classmethod
     def empty(cls, class_names: Sequence[str]) -> Self:
-        return cls(tuple(class_names), *(np.zeros(len(class_names)) for _ in range(5)))
+        zeros = np.zeros(len(class_names))  # sums are never changed in place
+        return cls(tuple(class_names), zeros, zeros, zeros, zeros, zeros)
 
     @classmethod
     def of_batch(
@@ -100,8 +101,9 @@ class Summary:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        values = {name: np.array(value) if isinstance(value, list) else value for name, value in content.items()}
-        return cls(**{**values, "class_names": tuple(content["class_names"])})
+        values: dict[str, Any] = {name: np.array(v) if isinstance(v, list) else v for name, v in content.items()}
+        values["class_names"] = tuple(content["class_names"])
+        return cls(**values)
 
     def to_json(self) -> dict[str, Any]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
