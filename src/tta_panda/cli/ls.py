@@ -69,17 +69,11 @@ def _data(_pattern: str) -> Rows:
 def _presets(_pattern: str) -> Rows:
     from tta_panda.methods.presets import PRESETS
 
-    return [
-        {
-            "name": preset.name,
-            "model": preset.model,
-            "templates": preset.templates,
-            "method": method,
-            "options": options,
-        }
-        for preset in PRESETS.values()
-        for method, options in preset.methods.items()
-    ]
+    rows: Rows = []
+    for preset in PRESETS.values():
+        facts = {"name": preset.name, "model": preset.model, "templates": preset.templates}
+        rows += [{**facts, "method": method, "options": options} for method, options in preset.methods.items()]
+    return rows
 
 
 def _experiments(_pattern: str) -> Rows:
@@ -87,19 +81,11 @@ def _experiments(_pattern: str) -> Rows:
     from tta_panda.experiments.setup import QUICK_SEEDS, Setup
 
     full, quick = Setup(), Setup(quick=True, seeds=QUICK_SEEDS)
-    rows = []
+    rows: Rows = []
     for name, experiment in EXPERIMENTS.items():
+        facts = {"about": f"{experiment.title}. {experiment.about}", "in the paper": experiment.in_paper or None}
         runs = {"runs": len(experiment.runs(full)), "quick": len(experiment.runs(quick))}
-        about = f"{experiment.title}. {experiment.about}"
-        rows.append(
-            {
-                "name": name,
-                "about": about,
-                "in the paper": experiment.in_paper or None,
-                **runs,
-                "needs": experiment.needs(full),
-            }
-        )
+        rows.append({"name": name, **facts, **runs, "needs": experiment.needs(full)})
     return rows
 
 
