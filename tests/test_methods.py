@@ -480,7 +480,7 @@ class Mine(TrainedMethod):
     power: int = 2
 
     def _adapt(self, batch):
-        logits = self.logits(batch)
+        logits = self.classify(self.encode(batch))
         self.step(-logits.softmax(dim=1).pow(self.power).sum(dim=1).mean())
         return logits
 

@@ -22,13 +22,14 @@ def adapted(name: str, classifier, images: Tensor, **options) -> tuple[Tensor, d
     """Logits, the gradients that a step followed, and how many images were encoded at a time."""
     method = create_method(name, classifier, **LENIENT.get(name.partition("+")[0], {}), **options)
     gradients, sizes = {}, set()
-    follow = method.apply_gradients
+    backward = method.backward
 
     def remember(loss: Tensor) -> bool:
+        is_finite = backward(loss)
         gradients.update({key: parameter.grad.clone() for key, parameter in method.adapted.items()})
-        return follow(loss)
+        return is_finite
 
-    method.apply_gradients = remember
+    method.backward = remember
     method.model.image_encoder.register_forward_pre_hook(lambda _, inputs: sizes.add(len(inputs[0])))
     return method.adapt(images), gradients, sizes
 
@@ -86,13 +87,8 @@ def test_nothing_frozen_has_a_gradient_and_what_comes_first_has_no_graph(mini_cl
     for name in ("conv1", "ln_pre"):
         layer = method.model.image_encoder.get_submodule(name)
         layer.register_forward_hook(lambda _, __, output, name=name: recorded.update({name: output.requires_grad}))
-    follow, trained = method.apply_gradients, {id(parameter) for parameter in method.adapted.values()}
-
-    def check(loss: Tensor) -> bool:
-        for parameter in method.model.parameters():
-            assert (parameter.grad is not None) == (id(parameter) in trained)
-        return follow(loss)
-
-    method.apply_gradients = check
+    trained = {id(parameter) for parameter in method.adapted.values()}
     method.adapt(images[:4])
+    for parameter in method.model.parameters():
+        assert (parameter.grad is not None) == (id(parameter) in trained)
     assert recorded == {"conv1": False, "ln_pre": True}

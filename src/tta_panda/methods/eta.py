@@ -37,7 +37,7 @@ class ETA(TrainedMethod):
         self.add_state("mean_prediction", None)
 
     def _adapt(self, batch: Batch) -> Tensor:
-        logits = self.logits(batch)
+        logits = self.classify(self.encode(batch))
         entropies = entropy(logits)
         kept = self._select(logits.detach(), entropies.detach())
         if kept.any():

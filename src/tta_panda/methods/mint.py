@@ -51,11 +51,9 @@ class Mint(TrainedMethod):
         self.weights.reset()
         encoded, predicted = self._predict(batch)
         _accumulate(self.sums, self.counts, encoded.features.detach(), predicted)
-        loss = self._loss(encoded.features, predicted)
-        loss.backward()
-        if self.check_gradients(loss):
+        if self.backward(self._loss(encoded.features, predicted)):
             self._average_gradients()
-            self.apply_gradients(loss)
+            self.weights.optimizer.step()
         with torch.no_grad():
             encoded, predicted = self._predict(batch)
             _accumulate(self.adapted_sums, self.adapted_counts, F.normalize(encoded.features, dim=-1), predicted)

@@ -52,30 +52,28 @@ class SAR(TrainedMethod):
         return super().make_optimizer(parameters)
 
     def _adapt(self, batch: Batch) -> Tensor:
-        logits = self.logits(batch)
+        logits = self.classify(self.encode(batch))
         entropies = entropy(logits)
         kept = (entropies < self.max_entropy).nonzero()[:, 0]
         if len(kept):
-            self.weights.optimizer.zero_grad()
-            loss = entropies[kept].mean()
-            loss.backward()
+            is_finite = self.backward(entropies[kept].mean())
             if self.follows_reference:  # whose second pass draws negatives anew
                 batch = dataclasses.replace(batch, negatives=self.features.draw(batch.images))
-            if self.check_gradients(loss):
+            if is_finite:
                 self._sharpness_aware_step(batch.select(kept))
         return logits
 
     def _sharpness_aware_step(self, reliable: Batch) -> None:
         with moved_uphill(list(self.adapted.values()), self.rho):
-            entropies = entropy(self.logits(reliable))
+            entropies = entropy(self.classify(self.encode(reliable)))
             entropies = entropies[~(entropies >= self.max_entropy)]  # NaN stays, and shows in the loss
-            self.weights.optimizer.zero_grad()
             if not len(entropies):
                 return
             loss = entropies.mean()
-            loss.backward()
-        if not self.apply_gradients(loss):
+            is_finite = self.backward(loss)
+        if not is_finite:
             return
+        self.weights.optimizer.step()
         latest = float(loss.detach())
         self.mean_loss = latest if self.mean_loss is None else 0.9 * self.mean_loss + 0.1 * latest
         if self.mean_loss < self.reset_constant:  # predictions must have collapsed

@@ -13,8 +13,6 @@ from tta_panda.methods.features import Batch
 from tta_panda.methods.losses import entropy
 from tta_panda.methods.trained import TrainedMethod
 
-When = Literal["before", "after"]
-
 
 class Tent(TrainedMethod):
     """One step per batch on the normalisation layers, towards confident predictions.
@@ -25,15 +23,17 @@ class Tent(TrainedMethod):
             in the paper, after (and with fresh negatives) in its authors' code.
     """
 
-    predict: When | None = None
+    predict: Literal["before", "after"] | None = None
 
     def _adapt(self, batch: Batch) -> Tensor:
-        logits = self.logits(batch)
+        logits = self.classify(self.encode(batch))
         self.step(self.loss(logits))
-        if _predicts(self.predict, self.protocol) == "before":
+        if self.predict == "before" or (self.predict is None and not self.follows_reference):
             return logits
+        if self.follows_reference:
+            batch = dataclasses.replace(batch, negatives=None)
         with torch.no_grad():
-            return self.logits(dataclasses.replace(batch, negatives=None) if self.follows_reference else batch)
+            return self.classify(self.encode(batch))
 
     def loss(self, logits: Tensor) -> Tensor:
         """What one step makes smaller, from logits (B, K)."""
@@ -42,10 +42,7 @@ class Tent(TrainedMethod):
     @classmethod
     def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
         passes = super().expected_passes(batch, options)
-        if _predicts(options["predict"], options["protocol"]) == "after":
+        default = "after" if options["protocol"] == "reference" else "before"
+        if (options["predict"] or default) == "after":
             passes.images += batch.images + batch.negatives
         return passes
-
-
-def _predicts(when: When | None, protocol: str) -> When:
-    return when or ("after" if protocol == "reference" else "before")

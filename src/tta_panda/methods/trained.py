@@ -146,6 +146,8 @@ class TrainedMethod(Method):
         The first pass over a batch draws its negatives and decides its correction. Methods that adapt the class
         embeddings pass theirs (K, D).
         """
+        if self.debias is None:
+            return self.embed(batch.images)
         if batch.negatives is None:
             batch.negatives = self.features.draw(batch.images)
         encoded = self.embed(batch.with_negatives, batch.negatives)
@@ -166,26 +168,15 @@ class TrainedMethod(Method):
         self.passes.count("images", len(images), raw.requires_grad)
         return self.features.split(raw, negatives)
 
-    def logits(self, batch: Batch) -> Tensor:
-        """Logits (B, K) by the model as it is now."""
-        return self.classify(self.encode(batch))
-
     def step(self, loss: Tensor) -> None:
-        """One update of the adapted parameters."""
+        """One update of the adapted parameters, unless the loss or a gradient is NaN or infinite."""
+        if self.backward(loss):
+            self.weights.optimizer.step()
+
+    def backward(self, loss: Tensor) -> bool:
+        """Compute gradients. Where the loss or one of these is not finite, return False and count a skipped step."""
         self.weights.optimizer.zero_grad()
         loss.backward()
-        self.apply_gradients(loss)
-
-    def apply_gradients(self, loss: Tensor) -> bool:
-        """One update with the present gradients, unless the loss or any of these is NaN or infinite."""
-        is_finite = self.check_gradients(loss)
-        if is_finite:
-            self.weights.optimizer.step()
-        self.weights.optimizer.zero_grad()
-        return is_finite
-
-    def check_gradients(self, loss: Tensor) -> bool:
-        """Whether the loss and all gradients are finite; otherwise the step is to be skipped, and is counted."""
         gradients = [p.grad for p in self.adapted.values() if p.grad is not None]
         values = torch.stack([value.isfinite().all() for value in (loss, *gradients)])  # so that a GPU waits once
         is_finite = bool(values.all())
