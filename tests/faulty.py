@@ -1,4 +1,4 @@
-"""What goes wrong on purpose: functions for executors, and a method, whose first tries fail."""
+"""Functions that fail on purpose, for executors; without torch, so that workers start at once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import signal
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
-from tta_panda import FrozenMethod
-from tta_panda.errors import InvalidInputError, StoreError
+from tta_panda.errors import InvalidInputError, StoreError, UnknownNameError
 from tta_panda.executors import Report
 
 
@@ -47,18 +44,25 @@ def double(job: Job, report: Report) -> tuple[int, int]:
     return 2 * job.number, os.getpid()
 
 
-def count_threads(_job: Job, _report: Report) -> tuple[int, int]:
-    """The number of threads that torch may use, and the process."""
-    return torch.get_num_threads(), os.getpid()
+def add(base: dict[str, int], task: int) -> tuple[int, int]:
+    base["calls"] += 1
+    return base["value"] + task, os.getpid()
 
 
-class Faulty(FrozenMethod):
-    """Zero-shot CLIP that fails first."""
+def refuse(name: str) -> None:
+    raise UnknownNameError("corruption", name, ["fog"]) if name == "frog" else RuntimeError(name)
 
-    kind: str = "raise"
-    folder: str = ""
-    times: int = 1
 
-    def _adapt(self, encoded):
-        fail(self.kind, Path(self.folder), self.times)
-        return self.classify(encoded)
+class OnlyHere:
+    """Loads in the process that saved it only."""
+
+    def __init__(self, process: int):
+        if process != os.getpid():
+            raise RuntimeError("wrong process")
+        self.process = process
+
+    def __reduce__(self) -> tuple[type[OnlyHere], tuple[int]]:
+        return OnlyHere, (self.process,)
+
+    def __call__(self, job: Job) -> int:
+        return job.number

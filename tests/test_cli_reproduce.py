@@ -66,8 +66,7 @@ def test_shards_of_experiments_go_where_the_experiments_look(tmp_path, capsys):
 
 
 def test_two_presets_of_one_data_set_keep_their_results(tmp_path, monkeypatch, capsys):
-    tent = {**PRESETS["mini"].methods["tent"], "lr": 0.01}
-    own = replace(PRESETS["mini"], name="other", methods={**PRESETS["mini"].methods, "tent": tent})
+    own = replace(PRESETS["mini"], name="other", panda={**PRESETS["mini"].panda, "ratio": 0.5})
     monkeypatch.setitem(PRESETS, "other", own)
     # Two batches: the first is predicted before Tent learns, whatever its learning rate.
     reproduce("fig-evolution", *SMALL, "--limit", "120", "--preset", "mini,other", "-o", tmp_path, "--json")

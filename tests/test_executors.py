@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from faulty import Job, count_threads, double
+from faulty import Job, OnlyHere, add, double, refuse
+from faulty_method import count_threads
 from records import make, plan, without_time
 
 from tta_panda import executors, register_method
@@ -31,29 +32,26 @@ EXECUTORS = [SerialExecutor(), ProcessExecutor(2)]
 
 @pytest.fixture
 def tries(tmp_path: Path) -> tuple[Path, Path]:
-    """Folders of what fails once, and of what fails always."""
+    """Two folders in which jobs count their tries."""
     folders = tmp_path / "once", tmp_path / "always"
     for folder in folders:
         folder.mkdir()
     return folders
 
 
-@pytest.mark.parametrize("kind", ["raise", "full"])
 @pytest.mark.parametrize("executor", EXECUTORS, ids=lambda each: type(each).__name__)
-def test_a_task_that_raises_is_run_once_and_the_others_are_done(
-    executor: executors.Executor, kind: str, tmp_path: Path
+def test_tasks_that_raise_are_run_once_and_the_others_are_done(
+    executor: executors.Executor, tries: tuple[Path, Path]
 ) -> None:
-    jobs = [Job(0), Job(1, kind, tmp_path, 99), Job(2)]
+    jobs = [Job(0), Job(1, "raise", tries[0], 99), Job(2, "full", tries[1], 99), Job(3)]
     results = {job.number: result for job, result in executor.run(double, jobs)}
-    error = results.pop(1)
-    assert {number: doubled for number, (doubled, _) in results.items()} == {0: 0, 2: 4}
-    assert len(list(tmp_path.iterdir())) == 1
-    if kind == "raise":
-        assert isinstance(error, WorkerError)
-        assert str(error).startswith("RuntimeError: out of luck (faulty.py, line")
-        assert "Traceback" in error.traceback and "in double" in error.traceback
-    else:
-        assert isinstance(error, StoreError) and "No space left on device" in str(error)
+    assert (results[0][0], results[3][0]) == (0, 6)
+    assert [len(list(folder.iterdir())) for folder in tries] == [1, 1]
+    error = results[1]
+    assert isinstance(error, WorkerError)
+    assert str(error).startswith("RuntimeError: out of luck (faulty.py, line")
+    assert "Traceback" in error.traceback and "in double" in error.traceback
+    assert isinstance(results[2], StoreError) and "No space left on device" in str(results[2])
 
 
 @pytest.mark.parametrize("executor", EXECUTORS, ids=lambda each: type(each).__name__)
@@ -84,11 +82,6 @@ def test_the_last_task_has_the_threads_of_one_of_several_workers() -> None:
     assert list(ProcessExecutor(2).run(count_threads, [])) == []
 
 
-def add(base: dict[str, int], task: int) -> tuple[int, int]:
-    base["calls"] += 1
-    return base["value"] + task, os.getpid()
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_map_keeps_the_order(workers: int) -> None:
     base = {"value": 100, "calls": 0}
@@ -98,30 +91,11 @@ def test_map_keeps_the_order(workers: int) -> None:
     assert base["calls"] == (20 if workers == 1 else 0)
 
 
-def fail(name: str) -> None:
-    raise UnknownNameError("corruption", name, ["fog"]) if name == "frog" else RuntimeError(name)
-
-
 def test_map_raises_errors_of_workers() -> None:
     with pytest.raises(UnknownNameError, match=r"corruption 'frog'\. Did you mean 'fog'"):
-        list(ProcessExecutor(2).map(fail, ["frog"]))
+        list(ProcessExecutor(2).map(refuse, ["frog"]))
     with pytest.raises(WorkerError, match="RuntimeError: bad luck"):
-        list(ProcessExecutor(2).map(fail, ["bad luck"]))
-
-
-class OnlyHere:
-    """Loads in the process that saved it only."""
-
-    def __init__(self, process: int):
-        if process != os.getpid():
-            raise RuntimeError("wrong process")
-        self.process = process
-
-    def __reduce__(self) -> tuple[type[OnlyHere], tuple[int]]:
-        return OnlyHere, (self.process,)
-
-    def __call__(self, job: Job) -> int:
-        return job.number
+        list(ProcessExecutor(2).map(refuse, ["bad luck"]))
 
 
 def test_a_function_that_workers_cannot_load_is_an_error() -> None:
@@ -135,7 +109,7 @@ def test_the_number_of_workers_is_checked() -> None:
 
 
 def test_a_run_that_fails_is_run_once_and_takes_no_other_with_it(tmp_path: Path, registered: None) -> None:
-    register_method("faulty", "faulty:Faulty")
+    register_method("faulty", "faulty_method:Faulty")
     folder = tmp_path / "tries"
     folder.mkdir()
     configs = plan(["clip", "faulty"], settings={"folder": str(folder), "times": 99}, limit=20)

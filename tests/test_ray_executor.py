@@ -73,7 +73,7 @@ def cluster() -> Iterator[str]:
 
 
 def test_records_are_those_of_this_process(cluster: str, tmp_path: Path, registered: None) -> None:
-    register_method("faulty", "faulty:Faulty")
+    register_method("faulty", "faulty_method:Faulty")
     for folder in ("local", "ray"):
         (tmp_path / folder).mkdir()
     outcomes = {}

@@ -169,8 +169,8 @@ def _say_failures(outcome: Outcome, store: RunStore) -> None:
     for (status, message), runs in grouped.items():
         subjects = "; ".join(dict.fromkeys(run.subject for run in runs))
         if status == "diverged":
-            paths = " ".join(str(store.divergence_path(run.config)) for run in runs)
-            say(f"diverged: {subjects}: {message} To try again, delete {paths}")
+            path = store.divergence_path(runs[0].config) if len(runs) == 1 else store.root / "*.diverged"
+            say(f"diverged: {subjects}: {message} To try again, delete {path}")
         elif status == "failed":
             say(f"failed: {subjects}: {message} The same command tries again.\n{runs[0].traceback}".rstrip())
         else:
