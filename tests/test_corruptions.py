@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from tta_panda.data import corruptions
 from tta_panda.data.corruptions import (
     CORRUPTIONS,
     EXTRA_CORRUPTIONS,
@@ -111,15 +110,14 @@ def test_contract(name: str, shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_bytes_do_not_depend_on_the_split(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_do_not_depend_on_the_split(name: str) -> None:
     images = scenes(7, 40)
     whole = corrupt_batch(images, name, 4, seed=5, first_index=10)
     parts = [corrupt_batch(images[a:b], name, 4, seed=5, first_index=10 + a) for a, b in ((0, 1), (1, 5), (5, 7))]
     assert np.array_equal(whole, np.concatenate(parts))
     single = [corrupt(image, name, 4, rng=image_rng(5, name, 4, 10 + i)) for i, image in enumerate(images)]
     assert np.array_equal(whole, np.stack(single))
-    monkeypatch.setattr(corruptions, "_PIXELS_AT_ONCE", 2 * 40 * 40)
-    assert np.array_equal(whole, corrupt_batch(images, name, 4, seed=5, first_index=10))
+    assert all(one.flags.writeable for one in single)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -284,7 +282,7 @@ def published_zoom(image: NDArray[np.floating], factor: float) -> NDArray[np.flo
 @pytest.mark.parametrize("side", [32, 50])
 def test_clipped_zoom_agrees_with_scipy(factor: float, side: int) -> None:
     image = np.random.default_rng(0).normal(size=(side, side, 2))
-    assert np.allclose(functions.clipped_zoom(image[None], factor)[0], published_zoom(image, factor))
+    assert np.allclose(functions.clipped_zoom(image, factor), published_zoom(image, factor))
 
 
 def test_zoom_blur_is_the_mean_of_its_zooms() -> None:
@@ -301,9 +299,7 @@ def test_glass_blur_agrees_with_the_literal_loop(reach: int) -> None:
     height, width, passes = 30, 41, 3
     image = np.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8)
     # A sigma of 0.05 is too little to smooth.
-    out = functions.glass_blur(image[None], [np.random.default_rng(7)], (0.05, reach, passes))[
-        0
-    ]  # too little to smooth
+    out = functions.glass_blur(image, np.random.default_rng(7), 0.05, reach, passes)
     rng, x = np.random.default_rng(7), image.copy()
     for _ in range(passes):
         offsets = rng.integers(-reach, reach, size=(2, height - 2 * reach, width - 2 * reach))
@@ -321,8 +317,8 @@ def test_glass_blur_smooths_before_and_after() -> None:
     def smooth(x: Bytes) -> Bytes:
         return (ndimage.gaussian_filter(x / 255, (sigma, sigma, 0), mode="nearest") * 255).astype(np.uint8)
 
-    shuffled = functions.glass_blur(smooth(image)[None], [np.random.default_rng(3)], (0.05, 2, 1))[0]
-    out = functions.glass_blur(image[None], [np.random.default_rng(3)], (sigma, 2, 1))[0]
+    shuffled = functions.glass_blur(smooth(image), np.random.default_rng(3), 0.05, 2, 1)
+    out = functions.glass_blur(image, np.random.default_rng(3), sigma, 2, 1)
     assert largest_gap(out, smooth(shuffled)) <= 2
 
 
@@ -382,8 +378,8 @@ def literal_plasma(rng: np.random.Generator, size: int, decay: float) -> NDArray
 
 
 def test_plasma_agrees_with_the_literal_loop() -> None:
-    clouds = functions.plasma([np.random.default_rng(2), np.random.default_rng(3)], 32, 1.75)
-    for seed, cloud in ((2, clouds[0]), (3, clouds[1])):
+    for seed in (2, 3):
+        cloud = functions.plasma(np.random.default_rng(seed), 32, 1.75)
         assert np.allclose(cloud, literal_plasma(np.random.default_rng(seed), 32, 1.75))
 
 

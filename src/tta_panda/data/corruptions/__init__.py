@@ -12,7 +12,6 @@ Small images (up to 64 px on the shorter side) get the published CIFAR-C strengt
 
 from __future__ import annotations
 
-import functools
 import zlib
 from typing import TYPE_CHECKING
 
@@ -38,7 +37,6 @@ ALL_CORRUPTIONS: tuple[str, ...] = CORRUPTIONS + EXTRA_CORRUPTIONS
 
 Images = NDArray[np.uint8]
 
-_PIXELS_AT_ONCE = 1 << 17  # larger batches are corrupted in parts, which need less memory and stay in the cache
 _LARGEST_SMALL_SIDE = 64
 _SMALLEST_SIDE = 8  # below this, three points of the elastic map coincide and a quarter-size image has no pixels
 
@@ -57,8 +55,7 @@ def corrupt(
     if not isinstance(rng, np.random.Generator):
         raise InvalidInputError(f"rng is {rng!r}; expected a numpy Generator, e.g. rng=np.random.default_rng(0).")
     function = _resolve(name, severity, parameters, image, frost_textures)
-    corrupted: Images = function(np.ascontiguousarray(image[None]), [rng])[0]
-    return corrupted
+    return function(np.ascontiguousarray(image), rng)
 
 
 def corrupt_batch(
@@ -74,12 +71,9 @@ def corrupt_batch(
     """A batch (B H W 3, uint8), corrupted. Image i depends on `seed` and `first_index + i` only, not on the batch."""
     _check_images(images, "B H W 3")
     function = _resolve(name, severity, parameters, images, frost_textures)
-    rngs = [image_rng(seed, name, severity, first_index + i) for i in range(len(images))]
     out = np.empty(images.shape, dtype=np.uint8)
-    step = max(1, _PIXELS_AT_ONCE // (images.shape[1] * images.shape[2]))
-    for start in range(0, len(images), step):
-        part = slice(start, start + step)
-        out[part] = function(np.ascontiguousarray(images[part]), rngs[part])
+    for index, image in enumerate(images):
+        out[index] = function(np.ascontiguousarray(image), image_rng(seed, name, severity, first_index + index))
     return out
 
 
@@ -104,8 +98,8 @@ def expand_corruptions(names: Sequence[str], severities: Sequence[int] = ()) -> 
 
 def _resolve(
     name: str, severity: int, parameters: str | None, images: Images, frost_textures: FrostTextures | None
-) -> Callable[[Images, Sequence[np.random.Generator]], Images]:
-    """Check the arguments and bind the published strength to the corruption."""
+) -> Callable[[Images, np.random.Generator], Images]:
+    """Check the arguments; return the corruption with its published strength, to be called for each image."""
     from tta_panda.data.corruptions import functions
     from tta_panda.data.corruptions.severity import PARAMETER_SETS
 
@@ -116,10 +110,9 @@ def _resolve(
         parameters = "cifar" if min(images.shape[-3:-1]) <= _LARGEST_SMALL_SIDE else "imagenet"
     if parameters not in PARAMETER_SETS:
         raise UnknownNameError("parameter set", str(parameters), PARAMETER_SETS)
-    options = {"textures": frost_textures} if name == "frost" else {}
-    return functools.partial(
-        getattr(functions, name), values=PARAMETER_SETS[parameters][name][int(severity) - 1], **options
-    )
+    function, strength = getattr(functions, name), PARAMETER_SETS[parameters][name][int(severity) - 1]
+    textures = (frost_textures,) if name == "frost" else ()
+    return lambda image, rng: function(image, rng, *strength, *textures)
 
 
 def _check_severity(severity: int) -> None:

@@ -1,11 +1,10 @@
-"""The corruptions: each takes images (B H W 3, uint8), a generator for each image, and its published strength."""
+"""The corruptions: each takes an image (H W 3, uint8), its random generator, and its published strength."""
 
 from __future__ import annotations
 
 import functools
 import io
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import cv2
@@ -15,48 +14,33 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tta_panda.data.corruptions.frost import FrostTextures, generated_textures
-from tta_panda.data.corruptions.severity import Values
 
-Images = NDArray[np.uint8]  # B H W 3, or H W 3
+Pixels = NDArray[np.uint8]  # H W 3
 Floats = NDArray[np.floating[Any]]
-Generators = Sequence[np.random.Generator]  # one for each image, so that images do not depend on each other
+Rng = np.random.Generator
 
 
 # Noise
 
 
-def gaussian_noise(images: Images, generators: Generators, values: Values) -> Images:
-    (sigma,) = values
-    noise = draw(generators, lambda generator: generator.standard_normal(images.shape[1:]))
-    noise *= sigma
-    noise += to_unit(images)
-    return to_uint8(noise)
+def gaussian_noise(image: Pixels, rng: Rng, sigma: float) -> Pixels:
+    return to_uint8(to_unit(image) + sigma * rng.standard_normal(image.shape))
 
 
-def speckle_noise(images: Images, generators: Generators, values: Values) -> Images:
+def speckle_noise(image: Pixels, rng: Rng, sigma: float) -> Pixels:
     """Gaussian noise in proportion to the signal."""
-    (sigma,) = values
-    noise = draw(generators, lambda generator: generator.standard_normal(images.shape[1:]))
-    noise *= sigma
-    noise += 1
-    noise *= to_unit(images)
-    return to_uint8(noise)
+    return to_uint8(to_unit(image) * (1 + sigma * rng.standard_normal(image.shape)))
 
 
-def shot_noise(images: Images, generators: Generators, values: Values) -> Images:
+def shot_noise(image: Pixels, rng: Rng, photons: float) -> Pixels:
     """Photon counts: the fewer photons at full brightness, the coarser."""
-    (photons,) = values
-    expected = to_unit(images) * photons
-    for mean, generator in zip(expected, generators, strict=True):
-        mean[:] = generator.poisson(mean)
-    return to_uint8(expected / photons)
+    return to_uint8(rng.poisson(to_unit(image) * photons) / photons)
 
 
-def impulse_noise(images: Images, generators: Generators, values: Values) -> Images:
+def impulse_noise(image: Pixels, rng: Rng, amount: float) -> Pixels:
     """Salt and pepper, for each channel separately and in equal parts."""
-    (amount,) = values
-    chance = draw(generators, lambda generator: generator.random(images.shape[1:], dtype=np.float32))
-    out = images.copy()
+    chance = rng.random(image.shape, dtype=np.float32)
+    out = image.copy()
     out[chance < amount] = 255
     out[chance < amount / 2] = 0
     return out
@@ -65,9 +49,8 @@ def impulse_noise(images: Images, generators: Generators, values: Values) -> Ima
 # Blur
 
 
-def gaussian_blur(images: Images, generators: Generators, values: Values) -> Images:
-    (sigma,) = values
-    return to_uint8(np.stack([smooth(image, sigma) for image in to_unit(images)]))
+def gaussian_blur(image: Pixels, rng: Rng, sigma: float) -> Pixels:
+    return to_uint8(smooth(to_unit(image), sigma))
 
 
 @functools.lru_cache(maxsize=16)
@@ -82,12 +65,11 @@ def disk_kernel(radius: float, rim: float) -> NDArray[np.float32]:
     return kernel[used[0] : used[-1] + 1, used[0] : used[-1] + 1].copy()  # symmetric, so the centre stays the centre
 
 
-def defocus_blur(images: Images, generators: Generators, values: Values) -> Images:
-    kernel = disk_kernel(*values)
-    return to_uint8(np.stack([cv2.filter2D(image, -1, kernel) for image in to_unit(images)]))
+def defocus_blur(image: Pixels, rng: Rng, radius: float, rim: float) -> Pixels:
+    return to_uint8(np.asarray(cv2.filter2D(to_unit(image), -1, disk_kernel(radius, rim)), dtype=np.float64))
 
 
-def _copied_from(shape: tuple[int, int], reach: int, generator: np.random.Generator) -> NDArray[np.intp]:
+def _copied_from(shape: tuple[int, int], reach: int, rng: Rng) -> NDArray[np.intp]:
     """Where each pixel of one pass over the glass comes from.
 
     The published loop starts at the lower right corner and should swap each pixel with a random neighbour, but both
@@ -97,7 +79,7 @@ def _copied_from(shape: tuple[int, int], reach: int, generator: np.random.Genera
     height, width = shape
     rows = np.arange(reach + 1, height - reach + 1)
     columns = np.arange(reach + 1, width - reach + 1)
-    dx, dy = generator.integers(-reach, reach, size=(2, rows.size, columns.size))
+    dx, dy = rng.integers(-reach, reach, size=(2, rows.size, columns.size))
     here = rows[:, None] * width + columns  # visited from the highest to the lowest
     there = here + dy * width + dx
     walked = np.zeros(height * width, dtype=bool)
@@ -115,18 +97,15 @@ def _copied_from(shape: tuple[int, int], reach: int, generator: np.random.Genera
         source[pixels], follow[pixels] = source[parents], follow[parents]
 
 
-def glass_blur(images: Images, generators: Generators, values: Values) -> Images:
-    sigma, reach, iterations = values
-    count, height, width, channels = images.shape
-    blurred = np.stack([to_uint8(smooth(image, sigma)) for image in to_unit(images)])
-    pixels = blurred.reshape(count, height * width, channels)
-    for index, generator in enumerate(generators):
-        for _ in range(int(iterations)):
-            pixels[index] = pixels[index][_copied_from((height, width), int(reach), generator)]
-    return to_uint8(np.stack([smooth(image, sigma) for image in to_unit(blurred)]))
+def glass_blur(image: Pixels, rng: Rng, sigma: float, reach: int, iterations: int) -> Pixels:
+    blurred = to_uint8(smooth(to_unit(image), sigma))
+    pixels = blurred.reshape(-1, 3)
+    for _ in range(iterations):
+        pixels = pixels[_copied_from(image.shape[:2], reach, rng)]
+    return to_uint8(smooth(to_unit(pixels.reshape(image.shape)), sigma))
 
 
-def motion_blurred(image: Images, radius: float, sigma: float, angle: float) -> Images:
+def motion_blurred(image: Pixels, radius: float, sigma: float, angle: float) -> Pixels:
     """Smear along a line at `angle` degrees: half a Gaussian, the pixel itself being the strongest (as ImageMagick)."""
     steps = np.arange(2 * math.ceil(radius) + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
@@ -140,17 +119,14 @@ def motion_blurred(image: Images, radius: float, sigma: float, angle: float) -> 
     return np.asarray(blurred, dtype=np.uint8)
 
 
-def motion_blur(images: Images, generators: Generators, values: Values) -> Images:
-    radius, sigma = values
-    pairs = zip(images, generators, strict=True)
-    return np.stack([motion_blurred(image, radius, sigma, generator.uniform(-45, 45)) for image, generator in pairs])
+def motion_blur(image: Pixels, rng: Rng, radius: float, sigma: float) -> Pixels:
+    return motion_blurred(image, radius, sigma, rng.uniform(-45, 45))
 
 
-def zoom_blur(images: Images, generators: Generators, values: Values) -> Images:
+def zoom_blur(image: Pixels, rng: Rng, stop: float, step: float) -> Pixels:
     """The mean of the image and its enlargements."""
-    stop, step = values
     factors = np.arange(1, stop, step)
-    unit: Floats = to_unit(images).astype(np.float32)
+    unit: Floats = to_unit(image).astype(np.float32)
     total = np.zeros_like(unit)
     for factor in factors:
         total += clipped_zoom(unit, float(factor))
@@ -160,68 +136,73 @@ def zoom_blur(images: Images, generators: Generators, values: Values) -> Images:
 # Weather
 
 
-def snow(images: Images, generators: Generators, values: Values) -> Images:
-    mean, sigma, zoom, threshold, radius, blur, weight = values
-    flakes = draw(generators, lambda generator: generator.normal(mean, sigma, images.shape[1:3]))
-    flakes = clipped_zoom(flakes[..., None], zoom)[..., 0]
+def snow(
+    image: Pixels,
+    rng: Rng,
+    mean: float,
+    sigma: float,
+    zoom: float,
+    threshold: float,
+    radius: float,
+    blur: float,
+    weight: float,
+) -> Pixels:
+    flakes = clipped_zoom(rng.normal(mean, sigma, image.shape[:2])[..., None], zoom)[..., 0]
     flakes[flakes < threshold] = 0
-    angles = [generator.uniform(-135, -45) for generator in generators]
-    fallen = [motion_blurred(layer, radius, blur, angle) for layer, angle in zip(to_uint8(flakes), angles, strict=True)]
-    layer = to_unit(np.stack(fallen))
-    unit = to_unit(images)
+    layer = to_unit(motion_blurred(to_uint8(flakes), radius, blur, rng.uniform(-135, -45)))
+    unit = to_unit(image)
     grey = 0.299 * unit[..., 0] + 0.587 * unit[..., 1] + 0.114 * unit[..., 2]
     whitened = np.maximum(unit, grey[..., None] * 1.5 + 0.5)
-    unit *= weight
-    whitened *= 1 - weight
-    unit += whitened
-    unit += (layer + layer[:, ::-1, ::-1])[..., None]
-    return to_uint8(unit)
+    return to_uint8(weight * unit + (1 - weight) * whitened + (layer + layer[::-1, ::-1])[..., None])
 
 
-def frost(images: Images, generators: Generators, values: Values, textures: FrostTextures | None = None) -> Images:
-    weight, frost_weight, scale = values
-    photos = textures or generated_textures()
-    crops = [photos.crop(generator, images.shape[1:3], scale) for generator in generators]
-    return np.minimum(weight * images + frost_weight * np.stack(crops), 255).astype(np.uint8)
+def frost(
+    image: Pixels,
+    rng: Rng,
+    weight: float,
+    frost_weight: float,
+    scale: float,
+    textures: FrostTextures | None = None,
+) -> Pixels:
+    crop = (textures or generated_textures()).crop(rng, image.shape[:2], scale)
+    return np.minimum(weight * image + frost_weight * crop, 255).astype(np.uint8)
 
 
-def plasma(generators: Generators, size: int, decay: float) -> Floats:
-    """Diamond-square clouds from 0 to 1, B size size, that wrap around; `size` is a power of two."""
-    noise = draw(generators, lambda generator: generator.uniform(-1, 1, size * size - 1))
-    clouds = np.zeros((len(generators), size, size))
+def plasma(rng: Rng, size: int, decay: float) -> Floats:
+    """Diamond-square clouds from 0 to 1, size x size, that wrap around; `size` is a power of two."""
+    noise = rng.uniform(-1, 1, size * size - 1)
+    clouds = np.zeros((size, size))
     used, step, wibble = 0, size, 100.0
     while step >= 2:
         half, cells = step // 2, size // step
-        bumps = noise[:, used : used + 3 * cells**2].reshape(-1, 3, cells, cells)
-        bumps *= wibble**2  # squared as published, where the wibble is both the range and a factor
-        corners = clouds[:, ::step, ::step]
-        square = corners + np.roll(corners, -1, axis=1)
-        square += np.roll(square, -1, axis=2)
-        centres = square / 4 + bumps[:, 0]
-        top = corners + np.roll(corners, -1, axis=2) + centres + np.roll(centres, 1, axis=1)
-        left = corners + np.roll(corners, -1, axis=1) + centres + np.roll(centres, 1, axis=2)
-        clouds[:, half::step, half::step] = centres
-        clouds[:, ::step, half::step] = top / 4 + bumps[:, 1]
-        clouds[:, half::step, ::step] = left / 4 + bumps[:, 2]
+        # The wibble is squared as published, where it is both the range and a factor.
+        bumps = wibble**2 * noise[used : used + 3 * cells**2].reshape(3, cells, cells)
+        corners = clouds[::step, ::step]
+        before, after = np.arange(-1, cells - 1), np.arange(1 - cells, 1)  # neighbours; negative indices wrap around
+        square = corners + corners[after]
+        centres = (square + square[:, after]) / 4 + bumps[0]
+        top = corners + corners[:, after] + centres + centres[before]
+        left = corners + corners[after] + centres + centres[:, before]
+        clouds[half::step, half::step] = centres
+        clouds[::step, half::step] = top / 4 + bumps[1]
+        clouds[half::step, ::step] = left / 4 + bumps[2]
         used, step, wibble = used + 3 * cells**2, half, wibble / decay
-    clouds -= clouds.min(axis=(1, 2), keepdims=True)
-    clouds /= clouds.max(axis=(1, 2), keepdims=True)
+    clouds -= clouds.min()
+    clouds /= clouds.max()
     return clouds
 
 
-def fog(images: Images, generators: Generators, values: Values) -> Images:
-    amount, decay = values
-    height, width = images.shape[1:3]
+def fog(image: Pixels, rng: Rng, amount: float, decay: float) -> Pixels:
+    height, width = image.shape[:2]
     size = 1 << (max(height, width) - 1).bit_length()
-    unit = to_unit(images)
-    brightest = unit.max(axis=(1, 2, 3), keepdims=True)
-    unit += amount * plasma(generators, size, decay)[:, :height, :width, None]
+    unit = to_unit(image)
+    brightest = unit.max()
+    unit += amount * plasma(rng, size, decay)[:height, :width, None]
     return to_uint8(unit * brightest / (brightest + amount))
 
 
-def brightness(images: Images, generators: Generators, values: Values) -> Images:
-    (amount,) = values
-    hsv = rgb_to_hsv(to_unit(images))
+def brightness(image: Pixels, rng: Rng, amount: float) -> Pixels:
+    hsv = rgb_to_hsv(to_unit(image))
     hsv[..., 2] = np.clip(hsv[..., 2] + amount, 0, 1)
     return to_uint8(hsv_to_rgb(hsv))
 
@@ -230,20 +211,24 @@ _WATER = np.array([175, 238, 238], dtype=np.float32) / 255  # pale turquoise
 _MUD = np.array([63, 42, 20], dtype=np.float32) / 255
 
 
-def spatter(images: Images, generators: Generators, values: Values) -> Images:
+def spatter(
+    image: Pixels,
+    rng: Rng,
+    mean: float,
+    sigma: float,
+    smoothness: float,
+    threshold: float,
+    strength: float,
+    mud: float,
+) -> Pixels:
     """Drops on the lens: water at the lower severities, mud at the higher ones."""
-    mean, sigma, smoothness, threshold, strength, mud = values
-    unit = to_unit(images).astype(np.float32)
-    for image, generator in zip(unit, generators, strict=True):
-        liquid = smooth(generator.normal(mean, sigma, image.shape[:2]), smoothness)
-        if mud:
-            cover = smooth((liquid > threshold).astype(np.float32), strength)[..., None]
-            cover = np.where(cover < 0.8, 0, cover)
-            image *= 1 - cover
-            image += cover * _MUD
-        else:
-            image += strength * _refraction(np.where(liquid < threshold, 0, liquid))[..., None] * _WATER
-    return to_uint8(unit)
+    unit = to_unit(image).astype(np.float32)
+    liquid = smooth(rng.normal(mean, sigma, image.shape[:2]), smoothness)
+    if mud:
+        cover = smooth((liquid > threshold).astype(np.float32), strength)[..., None]
+        cover = np.where(cover < 0.8, 0, cover)
+        return to_uint8(unit * (1 - cover) + cover * _MUD)
+    return to_uint8(unit + strength * _refraction(np.where(liquid < threshold, 0, liquid))[..., None] * _WATER)
 
 
 def _refraction(liquid: Floats) -> Floats:
@@ -259,60 +244,46 @@ def _refraction(liquid: Floats) -> Floats:
 # Digital
 
 
-def contrast(images: Images, generators: Generators, values: Values) -> Images:
-    (factor,) = values
-    unit = to_unit(images)
-    # Summed as integers: a sum of floats would depend on the size of the batch in its last bit.
-    means = images.sum(axis=(1, 2), keepdims=True, dtype=np.int64) / (255 * images.shape[1] * images.shape[2])
-    unit -= means
-    unit *= factor
-    unit += means
-    return to_uint8(unit)
+def contrast(image: Pixels, rng: Rng, factor: float) -> Pixels:
+    unit = to_unit(image)
+    means = image.sum(axis=(0, 1), dtype=np.int64) / (255 * image.shape[0] * image.shape[1])
+    return to_uint8((unit - means) * factor + means)
 
 
-def saturate(images: Images, generators: Generators, values: Values) -> Images:
-    factor, offset = values
-    hsv = rgb_to_hsv(to_unit(images))
+def saturate(image: Pixels, rng: Rng, factor: float, offset: float) -> Pixels:
+    hsv = rgb_to_hsv(to_unit(image))
     hsv[..., 1] = np.clip(hsv[..., 1] * factor + offset, 0, 1)
     return to_uint8(hsv_to_rgb(hsv))
 
 
-def pixelate(images: Images, generators: Generators, values: Values) -> Images:
-    (scale,) = values
-    height, width = images.shape[1:3]
-    small = (int(width * scale), int(height * scale))
+def pixelate(image: Pixels, rng: Rng, scale: float) -> Pixels:
+    height, width = image.shape[:2]
     box = Image.Resampling.BOX
-    return np.stack(
-        [np.asarray(Image.fromarray(image).resize(small, box).resize((width, height), box)) for image in images]
-    )
+    small = Image.fromarray(image).resize((int(width * scale), int(height * scale)), box)
+    return np.array(small.resize((width, height), box))
 
 
-def _recompressed(image: Images, quality: int) -> Images:
+def jpeg_compression(image: Pixels, rng: Rng, quality: int) -> Pixels:
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "JPEG", quality=quality)
-    return np.asarray(Image.open(buffer))
+    return np.array(Image.open(buffer))
 
 
-def jpeg_compression(images: Images, generators: Generators, values: Values) -> Images:
-    (quality,) = values
-    return np.stack([_recompressed(image, int(quality)) for image in images])
-
-
-def _jittered(image: Floats, jitter: float, generator: np.random.Generator) -> Floats:
+def _jittered(image: Floats, jitter: float, rng: Rng) -> Floats:
     """A small affine map, given by three points around the centre that each move by up to `jitter` pixels."""
     height, width = image.shape[:2]
     centre = np.array([width // 2, height // 2], dtype=np.float32)
     arm = min(height, width) // 3
     points = centre + arm * np.array([[1, 1], [1, -1], [-1, -1]], dtype=np.float32)
-    moved = points + generator.uniform(-jitter, jitter, points.shape).astype(np.float32)
+    moved = points + rng.uniform(-jitter, jitter, points.shape).astype(np.float32)
     matrix = cv2.getAffineTransform(points, moved)
     sheared = cv2.warpAffine(image, matrix, (width, height), borderMode=cv2.BORDER_REFLECT_101)
     return np.asarray(sheared, dtype=image.dtype)
 
 
-def displacement(shape: tuple[int, ...], strength: float, smoothness: float, generator: np.random.Generator) -> Floats:
+def displacement(shape: tuple[int, ...], strength: float, smoothness: float, rng: Rng) -> Floats:
     """One axis of the elastic field, in pixels."""
-    field = generator.uniform(-1, 1, shape)
+    field = rng.uniform(-1, 1, shape)
     return smooth(field, smoothness, truncate=3.0, border=cv2.BORDER_REFLECT) * strength
 
 
@@ -335,34 +306,23 @@ def _moved(image: Floats, dx: Floats, dy: Floats) -> Floats:
     return upper
 
 
-def elastic_transform(images: Images, generators: Generators, values: Values) -> Images:
-    strength, smoothness, jitter = values
-    unit = to_unit(images).astype(np.float32)
-    for image, generator in zip(unit, generators, strict=True):
-        sheared = _jittered(image, jitter, generator)
-        dx, dy = (displacement(image.shape[:2], strength, smoothness, generator) for _ in "xy")
-        image[:] = _moved(sheared, dx, dy)
-    return to_uint8(unit)
+def elastic_transform(image: Pixels, rng: Rng, strength: float, smoothness: float, jitter: float) -> Pixels:
+    sheared = _jittered(to_unit(image).astype(np.float32), jitter, rng)
+    dx, dy = (displacement(image.shape[:2], strength, smoothness, rng) for _ in "xy")
+    return to_uint8(_moved(sheared, dx, dy))
 
 
 # What several of them share
 
 
-def to_unit(images: Images) -> NDArray[np.float64]:
+def to_unit(image: Pixels) -> NDArray[np.float64]:
     """Values from 0 to 1, in the precision of the published code: results are truncated, so the last bit counts."""
-    return images / 255.0
+    return image / 255.0
 
 
-def to_uint8(unit: Floats) -> Images:
+def to_uint8(unit: Floats) -> Pixels:
     """Back to bytes. Truncates, because the published data sets were made with `np.uint8(...)`."""
-    scaled = np.clip(unit, 0, 1)
-    scaled *= 255
-    return scaled.astype(np.uint8)
-
-
-def draw(generators: Generators, sample: Callable[[np.random.Generator], Floats]) -> Floats:
-    """One sample of each generator, stacked."""
-    return np.stack([sample(generator) for generator in generators])
+    return (np.clip(unit, 0, 1) * 255).astype(np.uint8)
 
 
 def smooth(image: Floats, sigma: float, truncate: float = 4.0, border: int = cv2.BORDER_REPLICATE) -> Floats:
@@ -374,6 +334,7 @@ def smooth(image: Floats, sigma: float, truncate: float = 4.0, border: int = cv2
     return np.asarray(cv2.GaussianBlur(image, size, sigma, borderType=border), dtype=image.dtype)
 
 
+@functools.lru_cache(maxsize=128)
 def _zoom_axis(length: int, factor: float) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
     """For each pixel of a zoomed, centre-cropped axis: left neighbour, right neighbour, weight of the right one."""
     crop = math.ceil(length / factor)
@@ -385,18 +346,12 @@ def _zoom_axis(length: int, factor: float) -> tuple[NDArray[np.intp], NDArray[np
     return left + start, right + start, position - left
 
 
-def clipped_zoom(images: Floats, factor: float) -> Floats:
-    """Magnify around the centre, keeping the size: B H W C. Linear interpolation between aligned corners."""
-    top, bottom, down = _zoom_axis(images.shape[1], factor)
-    left, right, across = _zoom_axis(images.shape[2], factor)
-    down, across = down.astype(images.dtype)[:, None, None], across.astype(images.dtype)[:, None]
-    rows = images[:, bottom]
-    rows -= images[:, top]
-    rows *= down
-    rows += images[:, top]
-    out = rows[:, :, right]
-    base = rows[:, :, left]
-    out -= base
-    out *= across
-    out += base
-    return out
+def clipped_zoom(image: Floats, factor: float) -> Floats:
+    """Magnify around the centre, keeping the size: H W C. Linear interpolation between aligned corners."""
+    top, bottom, down = _zoom_axis(image.shape[0], factor)
+    left, right, across = _zoom_axis(image.shape[1], factor)
+    down, across = down.astype(image.dtype)[:, None, None], across.astype(image.dtype)[:, None]
+    rows = (image[bottom] - image[top]) * down + image[top]
+    base = rows[:, left]
+    zoomed: Floats = (rows[:, right] - base) * across + base
+    return zoomed
