@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO, cast
 
 from tta_panda.errors import InvalidInputError, StoreError, WorkerError, missing_extra
 from tta_panda.executors import (
@@ -62,7 +62,7 @@ class RayExecutor(Executor):
         if not waiting:
             return
         ray = _import_ray()
-        with self._connected(ray):
+        with redirect_stdout(cast(TextIO, _StdoutOfThisThread())), self._connected(ray):
             machines = [Machine.of(node["Resources"]) for node in ray.nodes() if node["Alive"]]
             share = divide(machines, self.workers, self.gpus_per_worker)
             start = ray.remote(TtaPandaWorker).options(
@@ -77,8 +77,7 @@ class RayExecutor(Executor):
             running: dict[Any, tuple[Any, Task]] = {}
             try:
                 while waiting or running:
-                    with redirect_stdout(sys.stderr):  # Ray prints there that a node has died
-                        [reference], _ = ray.wait([*starting, *running])
+                    [reference], _ = ray.wait([*starting, *running])
                     if reference in starting:
                         actor = starting.pop(reference)
                         _check_started(ray, reference)
@@ -107,7 +106,8 @@ class RayExecutor(Executor):
                 signal.signal(signal.SIGTERM, own_handler)  # Ray has set one of its own
             yield
         finally:
-            ray.shutdown()
+            with redirect_stdout(sys.stderr):  # messages of threads that are left
+                ray.shutdown()
 
     def _connect(self, ray: Any) -> None:
         quiet = {"logging_level": "error", "log_to_driver": False}
@@ -124,6 +124,16 @@ class RayExecutor(Executor):
                 f"There is no Ray cluster {where} ({_first_line(error)}). Start one with: ray start --head, or omit "
                 "--address to have one started."
             ) from error
+
+
+class _StdoutOfThisThread:
+    """Stdout for the thread that made it, stderr for all others: those of Ray print when a worker or a node dies."""
+
+    def __init__(self) -> None:
+        self._thread, self._stdout = threading.get_ident(), sys.stdout
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stdout if threading.get_ident() == self._thread else sys.stderr, name)
 
 
 def _check_started(ray: Any, reference: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,8 @@ class Scores(NamedTuple):
         """The scores of some images; of all of them, without a copy."""
         if len(indices) == len(self.labels):
             return self
-        return Scores(*(column[indices] for column in self))
+        columns: list[Any] = [column[indices] for column in self]
+        return Scores(*columns)
 
 
 class StreamMetrics:
