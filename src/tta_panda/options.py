@@ -51,7 +51,8 @@ class HasOptions:
         @functools.wraps(assign)
         def initialise(self: Any, *args: Any, **given: Any) -> None:
             settings = {name: value for name, value in given.items() if name not in cls.arguments}
-            checked = check_options(cls.__name__, declared_options(cls), settings)
+            declared = declared_options(cls)  # type: ignore[arg-type]  # mypy doubts that classes are hashable
+            checked = check_options(cls.__name__, declared, settings)
             assign(self, *args, **(given | checked))
 
         cls.__init__ = initialise  # type: ignore[method-assign]
@@ -59,7 +60,8 @@ class HasOptions:
     @property
     def options(self) -> dict[str, Any]:
         """Every option with its value."""
-        return {name: getattr(self, name) for name in declared_options(type(self))}
+        declared = declared_options(type(self))  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in declared}
 
 
 @functools.cache

@@ -65,7 +65,7 @@ class BatchSize:
 
 
 class Method(HasOptions, Stateful, ABC):
-    """Predicts batch after batch, and adapts to what it sees. Threads may share an object: one works at a time.
+    """A method: predicts batch after batch, and adapts to each. Threads may share an object: one works at a time.
 
     Options are annotated attributes with defaults. A method declares its own, and inherits those of its base classes.
 

@@ -22,17 +22,17 @@ FLOATS_PER_PASS = 2**22
 class DMN(FrozenMethod):
     """A memory of confident images per class, read by attention, beside the texts.
 
-    Images are taken one by one, in the order of the batch: each finds those before it, and itself, in the memory. Only
-    the decisions what to remember depend on each other, and these need labels and entropies alone; all images then
-    read at once, each from what the memory held at its turn.
+    Images are taken one by one, in the order of the batch: each finds those before it, and itself, in the memory. Which
+    images enter depends on labels and entropies alone, so it is decided first; then all images read the memory at once,
+    each as it was at its turn.
 
     The defaults of `slots` and `sharpness` are those of DMN's own code. That code searches `alpha` for each data set,
     on the test labels; 0.3 is the value of Panda's paper.
 
     Args:
-        slots: images that a class can remember; the least certain one makes room.
+        slots: images of a class in the memory; a more certain one replaces the least certain.
         alpha: weight of the memory's prediction beside the text's.
-        sharpness: of the attention to what is remembered.
+        sharpness: of the attention to entries of the memory.
     """
 
     slots: Count = 50
@@ -48,7 +48,7 @@ class DMN(FrozenMethod):
 
     def _adapt(self, encoded: Encoded) -> Tensor:
         by_text = self.classify(encoded).log_softmax(dim=-1)  # (B, K)
-        # The authors' code remembers what is biased, and asks with it.
+        # The authors' code stores biased features, and reads with them.
         queries = self.classifier.embed(encoded.features if self.follows_reference else encoded.debiased)
         lengths = queries.norm(dim=-1, keepdim=True)  # (B, 1)
         directions = queries / lengths.clamp_min(1e-12)
@@ -65,7 +65,7 @@ class DMN(FrozenMethod):
         return mixed - math.log1p(self.alpha)
 
     def _texts(self) -> Entries:
-        """What is remembered before the first image: class embeddings, more certain than anything that may follow."""
+        """The first entries of the memory: class embeddings, more certain than any image."""
         directions = F.normalize(self.classifier.class_embeddings, dim=-1)
         if self.follows_reference:
             return empty_cache(directions)

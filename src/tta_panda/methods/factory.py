@@ -19,7 +19,7 @@ from tta_panda.panda import Centering, Debias, Level, Panda
 
 Options = dict[str, Any]
 
-_DEBIASES: dict[str, tuple[type[Debias], Options]] = {
+_DEBIASES: dict[str, tuple[Any, Options]] = {
     "panda": (Panda, {}),
     "center": (Centering, {}),
     "running": (Centering, {"half_life": 200.0}),
@@ -111,7 +111,7 @@ def debias_options(name: str) -> dict[str, Option]:
 
 
 def check_method_class(cls: object) -> None:
-    """Refuse what is no method, or one whose options cannot be set by name."""
+    """Refuse a class that is not a method, or whose options cannot be set by name."""
     if not isinstance(cls, type) or not issubclass(cls, Method):
         raise InvalidInputError(
             f"A method is a class derived from tta_panda.FrozenMethod or tta_panda.TrainedMethod, got {cls!r}."

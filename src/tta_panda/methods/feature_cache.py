@@ -1,6 +1,6 @@
-"""Encoder passes on disk, found again by all that decides what comes out of them.
+"""A cache of encoder passes on disk.
 
-Nothing else is trusted, neither names of data sets nor their settings: an entry is named by the pixels themselves.
+An entry is named by a hash of its pixels and its model, so names and settings of data sets need not be trusted.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class StreamPasses:
         self._ahead = 0.0
 
     def clock(self) -> float:
-        """Now, where a pass takes as long as it took when it was made, and looking for it takes no time."""
+        """The time, in which a cached pass takes as long as it took when it was made."""
         return clock(self._device) + self._ahead
 
     def enter(self, images: Tensor) -> None:
@@ -140,7 +140,7 @@ class StreamPasses:
         return self._once(f"images {self._batch}", encode)
 
     def encode_drawn(self, drawn: object, encode: Encode) -> Tensor:
-        """A pass over what is drawn from the images as `drawn` says, which earlier batches may have a part in."""
+        """A pass over negatives or views, drawn as `drawn` says, perhaps with the help of earlier batches."""
         return self._once(f"{drawn} {self._history}", encode)
 
     def _once(self, key: str, encode: Encode) -> Tensor:

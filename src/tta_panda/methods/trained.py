@@ -200,7 +200,7 @@ class TrainedMethod(Method):
         return not distance <= MAX_DRIFT  # also where it is NaN
 
     def _unadapted_logits(self, batch: Batch, probes: Tensor) -> Tensor:
-        """What the model of the beginning predicts for some images of a batch that has been encoded."""
+        """Logits (n, K) of the initial model for some images of a batch that has been encoded."""
         if not self.uses_batch_statistics:  # with these, predictions depend on the whole batch
             batch, probes = batch.select(probes), torch.arange(len(probes))
         adapted = self.weights.copy()

@@ -18,7 +18,7 @@ from tta_panda.views import Augmentation
 
 
 class ViewMethod(FrozenMethod):
-    """A method that works on augmented views of single images, and remembers nothing.
+    """A method that works on augmented views of single images, without state.
 
     Args:
         views: how many of each image, the plain one included.
