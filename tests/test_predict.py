@@ -21,10 +21,10 @@ from tta_panda.executors import SerialExecutor
 from tta_panda.methods.base import adapt_beside_plain
 from tta_panda.methods.state import read_state
 from tta_panda.prediction import job as job_module
-from tta_panda.prediction.files import COLUMNS, PageFile, as_row, prediction_file, read_rows
+from tta_panda.prediction.files import COLUMNS, as_row, read_rows
 from tta_panda.prediction.job import PredictionConfig, PredictionJob
 from tta_panda.prediction.predict import predict_batches
-from tta_panda.prediction.reading import PAUSE, Decoded, Decoder, read_batches, watch_folder
+from tta_panda.prediction.reading import PAUSE, Decoded, read_batches, watch_folder
 from tta_panda.prediction.summary import Summary
 
 CLASSES = tta_panda.load_data("glyphs-val-c").class_names
@@ -165,30 +165,30 @@ def test_the_summary_counts_and_pairs(mini_classifier, images, monkeypatch):
     monkeypatch.setattr(Summary, "of_batch", lambda *given: batches.append(given) or of_batch(*given))
     method = tta_panda.create_method("clip+panda", mini_classifier, beta=0.5)
     summary, labels = Summary.empty(CLASSES), np.arange(len(images)) % len(CLASSES)
-    list(predict_batches(method, images, Decoder(32), 1000, summary))
+    list(predict_batches(method, images, 1000, summary))
     [(names, predictions, own, plain, *times)] = batches
     predictions = [replace(each, label=CLASSES[k]) for each, k in zip(predictions, labels, strict=True)]
     summary = of_batch(names, predictions, own, plain, *times)
     right, plain_right = (each.argmax(dim=1).numpy() == labels for each in (own, plain))
     difference = right.astype(float) - plain_right
-    gain, half = summary.gain
-    assert gain == pytest.approx(difference.mean())
-    assert half == pytest.approx(1.96 * difference.std() / np.sqrt(len(difference)))
     facts = summary.facts()
+    half = 1.96 * difference.std() / np.sqrt(len(difference))
+    assert facts["gain"] == pytest.approx(difference.mean())
+    assert facts["gain_interval"] == pytest.approx([facts["gain"] - half, facts["gain"] + half])
     frequencies = np.bincount(labels, minlength=len(CLASSES)) / len(labels)
     assert facts["bias"] == pytest.approx(np.abs(own.double().numpy().mean(axis=0) - frequencies).sum(), abs=1e-6)
     assert sum(each["predicted"] for each in facts["classes"].values()) == len(images)
-    again = Summary.from_json(json.loads(json.dumps(summary.to_json())))
-    assert again.facts() == facts
-    again.add(summary)
-    assert (again.pictures, again.labelled, again.gain[0]) == (2 * len(images), 2 * len(images), gain)
+    twice = replace(summary)
+    twice.add(summary)
+    assert (twice.pictures, twice.labelled, twice.facts()["gain"]) == (2 * len(images), 2 * len(images), facts["gain"])
+    assert summary.facts() == facts
 
 
 # The job
 
 
 def make_job(output: Path, config: PredictionConfig = CONFIG, **more) -> PredictionJob:
-    return PredictionJob(config, [prediction_file(output)], **more)
+    return PredictionJob(config, output, **more)
 
 
 def run(job: PredictionJob, paths: list[str], *, resume: bool = False, batches: int | None = None) -> PredictionJob:
@@ -214,24 +214,20 @@ def state_of(path: Path) -> tuple:
 @pytest.mark.parametrize(("suffix", "batches"), [("csv", 0), ("jsonl", 1), ("parquet", 6)])
 def test_a_job_that_stopped_anywhere_gives_the_same_files(paths, tmp_path, suffix, batches):
     def job(name):
-        rendered = PageFile(tmp_path / f"{name}.html", lambda path, rows: path.write_text(json.dumps(list(rows))))
-        files = [prediction_file(tmp_path / f"{name}.{suffix}"), rendered]
-        return PredictionJob(replace(CONFIG, thumbnails=True), files, tmp_path / f"{name}.state")
+        return PredictionJob(CONFIG, tmp_path / f"{name}.{suffix}", tmp_path / f"{name}.state")
 
     whole = run(job("a"), paths)
     interrupted = run(job("b"), paths, batches=batches)
-    for file in interrupted.files:
-        with file.growing.open("ab") as appended:
-            appended.write(b"half a li")  # what a killed process may leave behind its last checkpoint
+    with interrupted.output.growing.open("ab") as appended:
+        appended.write(b"half a li")  # what a killed process may leave behind its last checkpoint
     resumed = run(job("b"), paths, resume=True)
     if suffix == "parquet":
-        assert list(read_rows(resumed.files[0].path)) == list(read_rows(whole.files[0].path))
+        assert list(read_rows(resumed.output.path)) == list(read_rows(whole.output.path))
     else:
-        assert resumed.files[0].path.read_bytes() == whole.files[0].path.read_bytes()
-    assert resumed.files[1].path.read_bytes() == whole.files[1].path.read_bytes()
+        assert resumed.output.path.read_bytes() == whole.output.path.read_bytes()
     assert state_of(resumed.state) == state_of(whole.state)
     assert timeless(resumed.summary) == timeless(whole.summary)
-    assert len(list(tmp_path.iterdir())) == 6
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 @pytest.fixture
@@ -323,7 +319,7 @@ def test_what_failed_is_tried_again_by_a_resumed_job(paths, tmp_path, monkeypatc
         run(make_job(output, executor=SerialExecutor(), shard_size=5), paths, resume=True)
     again = run(make_job(output, **options), paths, resume=True)
     assert calls == [0, 10, 10, 20]
-    assert output.read_bytes() == whole.files[0].path.read_bytes()
+    assert output.read_bytes() == whole.output.path.read_bytes()
     assert timeless(again.summary) == timeless(whole.summary)
     with again.open(resume=True) as is_open:
         assert not is_open
@@ -336,7 +332,7 @@ def test_the_command_divides_pictures_among_workers(few, tmp_path):
     found = json.loads(invoke(*options, "--json").stdout)
     config = replace(CONFIG, batch_size=3)
     here = run(make_job(tmp_path / "here.csv", config, executor=SerialExecutor(), shard_size=4), few)
-    assert output.read_bytes() == here.files[0].path.read_bytes()
+    assert output.read_bytes() == here.output.path.read_bytes()
     assert found["pictures"] == len(few) and found["rows"] == list(read_rows(output))
     assert page.read_text().count("/9j/") == len(few)
     page.unlink()
@@ -418,16 +414,13 @@ def test_a_state_is_continued(glyph_files, tmp_path):
     assert parts == list(read_rows(tmp_path / "both.csv"))
 
 
-def test_the_page_shows_every_picture_and_escapes_names(few, tmp_path, monkeypatch):
+def test_the_page_shows_every_picture_and_escapes_names(few, tmp_path):
     odd = tmp_path / "odd"
     odd.mkdir()
     for name in ("<script>alert(1)<x>.png", "=cmd().png", "new\nline.png", "smile☺.png"):
         (odd / name).write_bytes(Path(few[0]).read_bytes())
-    page, opened = tmp_path / "page.html", []
-    original = Image.open
-    monkeypatch.setattr(Image, "open", lambda *given, **more: opened.append(given) or original(*given, **more))
+    page = tmp_path / "page.html"
     invoke(odd, "--classes", ",".join(CLASSES), "-o", tmp_path / "out.csv", "--html", page)
-    assert len(opened) == 4  # each is decoded once, for the model and for the page
     content = page.read_text("utf-8")
     assert "<script>alert" not in content and content.count("/9j/") == 4  # as every JPEG begins
     assert "http://" not in content and "https://" not in content
@@ -435,20 +428,12 @@ def test_the_page_shows_every_picture_and_escapes_names(few, tmp_path, monkeypat
     assert names == {path.name for path in odd.iterdir()}
 
 
-def test_a_page_can_be_asked_for_when_a_job_is_resumed(paths, tmp_path, every_batch):
-    def render(path, rows):
-        path.write_text(json.dumps(list(rows)))
-
-    output, pages = tmp_path / "out.csv", [tmp_path / "a.html", tmp_path / "b.html"]
-    run(make_job(output), paths, batches=2)
-    for page in pages:  # once for a job that is resumed, once for a complete one
-        files = [prediction_file(output), PageFile(page, render)]
-        job = PredictionJob(replace(CONFIG, thumbnails=True), files)
-        with job.open(resume=True) as is_open:
-            list(job.run(paths) if is_open else ())
-    rows = [json.loads(page.read_text()) for page in pages]
-    assert rows[0] == rows[1] and [row["path"] for row in rows[0]] == paths
-    assert sum(bool(row["thumbnail"]) for row in rows[0]) == 22
+def test_a_page_of_a_complete_output_names_what_cannot_be_read(glyph_files, tmp_path):
+    output, page = tmp_path / "out.csv", tmp_path / "page.html"
+    invoke(glyph_files, "-o", output)
+    assert "complete" in invoke(glyph_files, "-o", output, "--html", page, "--resume").output
+    content = page.read_text("utf-8")
+    assert content.count("/9j/") == 60 and "truncated.png" in content and "empty.jpg" in content
 
 
 def test_no_classes_anywhere_says_what_to_pass(tmp_path):

@@ -8,7 +8,6 @@ is wrong with a file is a `BrokenImageError`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -86,27 +85,20 @@ def read_image(
     source: Path | Image.Image, fit: int | Framing | None = None, decoding: Decoding = AS_SHOWN
 ) -> NDArray[np.uint8]:
     """One picture (H, W, 3); with `fit`, resized and cropped. It is a `BrokenImageError` if it cannot be decoded."""
-    return read_fitted(source, (fit,), decoding)[0]
-
-
-def read_fitted(
-    source: Path | Image.Image, fits: Sequence[int | Framing | None], decoding: Decoding = AS_SHOWN
-) -> list[NDArray[np.uint8]]:
-    """One picture, decoded once and fitted in several ways; the first one decides how far a JPEG may be reduced."""
     try:
         if Image.MAX_IMAGE_PIXELS is not None:
             Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, decoding.max_pixels)
         with _opened(source) as picture:
             if picture.width * picture.height > decoding.max_pixels:
                 raise Image.DecompressionBombError
-            if decoding.reduced and fits[0] is not None:
-                picture.draft(None, _draft_size(picture, fits[0]))
+            if decoding.reduced and fit is not None:
+                picture.draft(None, _draft_size(picture, fit))
             picture.load()
             if decoding.upright:
                 with contextlib.suppress(Exception):  # the pixels are fine, even if the EXIF block is damaged
                     ImageOps.exif_transpose(picture, in_place=True)
             picture = _in_bytes(picture)
-            return [np.asarray(_as_rgb(picture) if fit is None else fit_picture(picture, fit)) for fit in fits]
+            return np.asarray(_as_rgb(picture) if fit is None else fit_picture(picture, fit))
     except Exception as error:  # Pillow reports broken files by exceptions of every kind
         raise BrokenImageError(_name(source), _reason(error, source, decoding)) from error
 

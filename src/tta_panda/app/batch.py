@@ -28,7 +28,7 @@ from tta_panda.methods.views import ViewMethod
 from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
 from tta_panda.models.base import framing_of
 from tta_panda.panda import Beta
-from tta_panda.prediction.reading import Decoder, find_classes, labels_by_folder
+from tta_panda.prediction.reading import decode, find_classes, labels_by_folder
 from tta_panda.reporting.cells import ACCURACY, BIAS
 from tta_panda.reporting.figures import PANDA_COLOUR, PLAIN_COLOUR
 
@@ -118,7 +118,7 @@ def read_files(files: Sequence[Path], class_names: Sequence[str], model: ImageMo
 
 def _read(files: Sequence[Path], labels: Sequence[int], class_names: Sequence[str], model: ImageModel) -> Pictures:
     """Pictures cropped to the model's size; what cannot be read is skipped and named."""
-    decoded = list(map(Decoder(framing_of(model)), files))
+    decoded = [decode(file, framing_of(model)) for file in files]
     skipped = tuple(f"{Path(d.path or '').name}: {d.error.reason}" for d in decoded if d.error)
     images = [each.image for each in decoded if each.image is not None]
     if not images:

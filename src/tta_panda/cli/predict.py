@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +21,6 @@ from tta_panda.evaluation.config import EMBEDDED
 from tta_panda.progress import make_console, make_progress
 
 if TYPE_CHECKING:
-    from tta_panda.prediction.files import PredictionFile
     from tta_panda.prediction.job import PredictionConfig, PredictionJob
     from tta_panda.prediction.predict import Prediction
     from tta_panda.prediction.reading import Pause
@@ -107,7 +105,7 @@ def predict(
     refused = {
         "Name pictures, folders or globs, or - for paths on stdin: tta-panda predict photos": not places,
         "Give either - or paths, not both.": STDIN in places and len(places) > 1,
-        "--html needs --output, too: an interrupted page is resumed with it.": html and not output,
+        "--html needs --output, too: the page is made of its rows.": html and not output,
         "--resume continues a file of predictions; give its --output.": resume and not output,
         f"--order is sequential or shuffled, got {order!r}.": order not in ("sequential", "shuffled"),
         "Only a list of files can be shuffled, not --watch or -.": order == "shuffled" and (watch or STDIN in places),
@@ -141,10 +139,10 @@ def predict(
         backend=backend,
         decoding=Decoding(upright=not ignore_orientation, max_pixels=max_pixels),
         batch_size=batch_size,
-        thumbnails=html is not None,
     )
     executor = engines.make_executor(1) if is_sharded else None
-    job = PredictionJob(config, _files(config, output, html), state, executor, shard_size)
+    job = PredictionJob(config, output, state, executor, shard_size)
+    _check_distinct(job, html)
     stop, seen = threading.Event(), set[str]()
     pictures: Iterable[str | Pause]
     if watch:
@@ -160,11 +158,13 @@ def predict(
     with keeping(kept), job.open(resume=resume) as is_open:
         if is_open:
             if watch:
-                seen |= job.predicted_paths()
+                seen.update(job.predicted_paths())
             with _ended_by_signals(stop) if watch else nullcontext():
                 _run(job, pictures, rows if as_json else None, from_start=watch is None)
         else:
             say(f"{output} is complete; there is nothing to resume.")
+        if output and html:
+            _write_page(html, output, config)
     files = {"output": output and str(output), "page": html and str(html)}
     if as_json:
         print_json(rows, **job.summary.facts(), **files)
@@ -173,14 +173,23 @@ def predict(
     raise typer.Exit(int(job.summary.skipped > 0 and not skip_broken))
 
 
-def _files(config: PredictionConfig, output: Path | None, html: Path | None) -> list[PredictionFile]:
-    from tta_panda.prediction.files import PageFile, prediction_file
+def _check_distinct(job: PredictionJob, html: Path | None) -> None:
+    """Refuse names that would have one file overwrite another."""
+    own = {job.output.path, job.output.growing, job.checkpoint} if job.output else set()
+    written = [path for path in (*own, job.state, html) if path is not None]
+    if len({path.resolve() for path in written}) < len(written):
+        raise InvalidInputError(
+            f"Two outputs would be written to the same file: {', '.join(map(str, written))}. Give --output, --html and "
+            "--state names of their own."
+        )
+
+
+def _write_page(page: Path, output: Path, config: PredictionConfig) -> None:
+    from tta_panda.prediction.files import read_rows
+    from tta_panda.prediction.reading import add_thumbnails
     from tta_panda.reporting.page import write_contact_sheet
 
-    files = [] if output is None else [prediction_file(output)]
-    if html is not None:
-        files.append(PageFile(html, partial(write_contact_sheet, method=config.method, model=config.model)))
-    return files
+    write_contact_sheet(page, add_thumbnails(read_rows(output), config.decoding), config.method, config.model)
 
 
 def _find_pictures(places: Sequence[str], seed: int | None) -> Iterable[str]:
@@ -218,9 +227,9 @@ def _run(
     """Predict, with progress on stderr unless predictions go to the same terminal. Rows are collected for `--json`."""
     from tta_panda.prediction.files import as_row
 
-    on_terminal = rows is None and not job.files and sys.stdout.isatty()
+    on_terminal = rows is None and not job.output and sys.stdout.isatty()
     total = len(pictures) if isinstance(pictures, list) else None
-    show = _printer(on_terminal) if rows is None and not job.files else None
+    show = _printer(on_terminal) if rows is None and not job.output else None
     with nullcontext() if on_terminal else make_progress("predicting", total) as progress:
         if progress:
             progress.advance(progress.task_ids[0], job.summary.pictures)
@@ -241,15 +250,13 @@ def _run(
 
 def _printer(on_terminal: bool) -> Callable[[Sequence[Prediction]], None]:
     """What shows predictions on stdout: a table for people, CSV for programs."""
-    from tta_panda.files import csv_cell, csv_line
-    from tta_panda.prediction.files import COLUMNS, as_row
+    from tta_panda.files import csv_line
+    from tta_panda.prediction.files import COLUMNS, csv_row
 
     if on_terminal:
         return lambda predictions: typer.echo("\n".join(map(_line, predictions)))
     typer.echo(csv_line(COLUMNS), nl=False)
-    return lambda predictions: typer.echo(
-        "".join(csv_line(map(csv_cell, as_row(each).values())) for each in predictions), nl=False
-    )
+    return lambda predictions: typer.echo("".join(map(csv_row, predictions)), nl=False)
 
 
 def _line(prediction: Prediction) -> str:

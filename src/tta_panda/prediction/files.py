@@ -1,16 +1,14 @@
-"""Files of predictions that grow batch by batch, and can be cut back to where an interrupted job is resumed."""
+"""The file that predictions are written to: it grows batch by batch, and an interrupted job can cut it back."""
 
 from __future__ import annotations
 
-import base64
 import csv
 import json
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from tta_panda.errors import InvalidInputError, StoreError
 from tta_panda.escapes import path_text
@@ -21,6 +19,8 @@ COLUMNS = (
     "path", "label", "predicted", "probability", "margin", "top", "plain_predicted", "plain_probability", "error",
 )  # fmt: skip
 DIGITS = 6
+FORMATS = (".csv", ".jsonl", ".parquet")
+_ROWS_AT_ONCE = 10_000
 
 
 def as_row(prediction: Prediction) -> dict[str, Any]:
@@ -31,16 +31,26 @@ def as_row(prediction: Prediction) -> dict[str, Any]:
     return {**row, "path": path_text(prediction.path or str(prediction.index)), "top": top}
 
 
-class PredictionFile(ABC):
-    """Predictions on their way to a file.
+def csv_row(prediction: Prediction) -> str:
+    """A prediction as a line of CSV."""
+    return csv_line(map(csv_cell, as_row(prediction).values()))
+
+
+class PredictionFile:
+    """Predictions on their way to a file, in the format of its suffix.
 
     Args:
-        path: the file. Formats that cannot grow keep JSON lines in `growing`, beside it, until they are finished.
+        path: the file. Parquet, which cannot grow, is JSON lines in `growing`, beside it, until it is finished.
     """
 
     def __init__(self, path: Path):
+        if path.suffix.lower() not in FORMATS:
+            raise InvalidInputError(f"Predictions are written to {', '.join(FORMATS)} files, by suffix; got {path}.")
         self.path = self.growing = path
-        self._file: BinaryIO | None = None
+        self._is_csv = path.suffix.lower() == ".csv"
+        if path.suffix.lower() == ".parquet":
+            import_pyarrow()  # before there is something to lose
+            self.growing = path.with_name(f"{path.name}.jsonl")
 
     def open(self, size: int | None) -> None:
         """Begin anew, or, with a size in bytes, continue after that much of what is there."""
@@ -49,76 +59,72 @@ class PredictionFile(ABC):
             # Without a buffer: what a full disk does not take would be tried once more when the file is closed.
             self._file = self.growing.open("wb" if size is None else "rb+", buffering=0)
             if size is None:
-                self._append(self.head())
-            elif self._opened.seek(0, os.SEEK_END) < size:
+                self._append(csv_line(COLUMNS) if self._is_csv else "")
+            elif self._file.seek(0, os.SEEK_END) < size:
                 raise StoreError(f"{self.growing} is shorter than its checkpoint says. Delete both and begin anew.")
             else:
-                self._opened.truncate(size)
-                self._opened.seek(size)
-
-    @property
-    def _opened(self) -> BinaryIO:
-        assert self._file is not None
-        return self._file
-
-    def head(self) -> str:
-        return ""
-
-    @abstractmethod
-    def line(self, prediction: Prediction) -> str:
-        """A prediction as text, with the end of the line."""
+                self._file.truncate(size)
+                self._file.seek(size)
 
     def write(self, predictions: Iterable[Prediction]) -> None:
         """Append predictions. When this returns, a killed process does not lose them."""
+        lines = (csv_row(each) if self._is_csv else f"{json.dumps(as_row(each))}\n" for each in predictions)
         with writing(self.growing):
-            self._append("".join(map(self.line, predictions)))
+            self._append("".join(lines))
 
     def _append(self, text: str) -> None:
         left = memoryview(text.encode())
         while left:
-            left = left[self._opened.write(left) :]
+            left = left[self._file.write(left) :]
 
     def sync(self) -> int:
         """Make sure that not even a power failure loses what was written; returns the size in bytes."""
         with writing(self.growing):
-            os.fsync(self._opened.fileno())
-            return self._opened.tell()
+            os.fsync(self._file.fileno())
+            return self._file.tell()
 
     def close(self) -> None:
-        if self._file is not None:
+        if hasattr(self, "_file"):
             self._file.close()
 
     def finish(self) -> None:
         """Complete the file. What it grew in stays until `clean_up`."""
         self.close()
+        if self.growing != self.path:
+            _write_parquet(self.path, read_rows(self.growing))
 
     def clean_up(self) -> None:
         """Remove what the finished file grew in."""
         if self.growing != self.path:
             self.growing.unlink(missing_ok=True)
 
-    def read(self, path: Path) -> Iterator[dict[str, Any]]:
-        """The rows in `path` or `growing`."""
-        with path.open(encoding="utf-8") as lines:
-            yield from map(json.loads, lines)
+
+def _write_parquet(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+    pa = import_pyarrow()
+    text, number = pa.string(), pa.float64()
+    top = pa.list_(pa.struct([("class", text), ("probability", number)]))
+    types = {"probability": number, "margin": number, "plain_probability": number, "top": top}
+    schema = pa.schema([(name, types.get(name, text)) for name in COLUMNS])
+    with saving(path) as part, pa.parquet.ParquetWriter(part, schema) as writer:
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            for row in some:
+                row["top"] = [{"class": name, "probability": value} for name, value in row["top"]]
+            writer.write_table(pa.Table.from_pylist(some, schema))
 
 
-class JsonLinesFile(PredictionFile):
-    def line(self, prediction: Prediction) -> str:
-        return json.dumps(as_row(prediction)) + "\n"
-
-
-class CsvFile(PredictionFile):
-    def head(self) -> str:
-        return csv_line(COLUMNS)
-
-    def line(self, prediction: Prediction) -> str:
-        return csv_line(map(csv_cell, as_row(prediction).values()))
-
-    def read(self, path: Path) -> Iterator[dict[str, Any]]:
-        with path.open(encoding="utf-8", newline="") as file:
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file of predictions; top classes as pairs of name and probability."""
+    if path.suffix.lower() == ".parquet":
+        for batch in import_pyarrow().parquet.ParquetFile(path).iter_batches():
+            for row in batch.to_pylist():
+                yield {**row, "top": [[each["class"], each["probability"]] for each in row["top"]]}
+        return
+    with path.open(encoding="utf-8", newline="") as file:
+        if path.suffix.lower() == ".csv":
             for row in csv.DictReader(file):
                 yield {name: _from_csv(name, value) for name, value in row.items()}
+        else:
+            yield from map(json.loads, file)
 
 
 def _from_csv(name: str, value: str) -> Any:
@@ -127,81 +133,3 @@ def _from_csv(name: str, value: str) -> Any:
     if value == "":
         return None
     return float(value) if name.endswith(("probability", "margin")) else value.removeprefix("'")
-
-
-class ParquetFile(JsonLinesFile):
-    """A Parquet file, which cannot be read before its end is written."""
-
-    ROWS_AT_ONCE = 10_000
-
-    def __init__(self, path: Path):
-        super().__init__(path)
-        self._arrow = import_pyarrow()
-        self.growing = path.with_name(f"{path.name}.jsonl")
-
-    def finish(self) -> None:
-        super().finish()
-        pa = self._arrow
-        text, number = pa.string(), pa.float64()
-        top = pa.list_(pa.struct([("class", text), ("probability", number)]))
-        types = {"probability": number, "margin": number, "plain_probability": number, "top": top}
-        schema = pa.schema([(name, types.get(name, text)) for name in COLUMNS])
-        rows = super().read(self.growing)
-        with saving(self.path) as part, pa.parquet.ParquetWriter(part, schema) as writer:
-            while some := [_with_structs(row) for row in islice(rows, self.ROWS_AT_ONCE)]:
-                writer.write_table(pa.Table.from_pylist(some, schema))
-
-    def read(self, path: Path) -> Iterator[dict[str, Any]]:
-        if path == self.growing:
-            yield from super().read(path)
-            return
-        for batch in self._arrow.parquet.ParquetFile(path).iter_batches():
-            for row in batch.to_pylist():
-                yield {**row, "top": [[each["class"], each["probability"]] for each in row["top"]]}
-
-
-def _with_structs(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "top": [{"class": name, "probability": value} for name, value in row["top"]]}
-
-
-class PageFile(JsonLinesFile):
-    """A page with thumbnails.
-
-    Args:
-        path: the page.
-        render: writes the page, given its path and the rows one by one, each with its `thumbnail` in base64.
-    """
-
-    def __init__(self, path: Path, render: Callable[[Path, Iterable[dict[str, Any]]], object]):
-        super().__init__(path)
-        self.growing = path.with_name(f"{path.name}.jsonl")
-        self._render = render
-
-    def line(self, prediction: Prediction) -> str:
-        thumbnail = base64.b64encode(prediction.thumbnail or b"").decode()
-        return json.dumps({**as_row(prediction), "thumbnail": thumbnail}) + "\n"
-
-    def finish(self) -> None:
-        super().finish()
-        self._render(self.path, self.read(self.growing))
-
-
-FORMATS: dict[str, type[PredictionFile]] = {".csv": CsvFile, ".jsonl": JsonLinesFile, ".parquet": ParquetFile}
-
-
-def prediction_file(path: Path) -> PredictionFile:
-    """A file of predictions in the format of its suffix."""
-    if path.suffix.lower() not in FORMATS:
-        raise InvalidInputError(f"Predictions are written to {', '.join(FORMATS)} files, by suffix; got {path}.")
-    return FORMATS[path.suffix.lower()](path)
-
-
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a finished file of predictions; top classes as pairs of name and probability."""
-    return prediction_file(path).read(path)
-
-
-def read_predictions(file: PredictionFile, path: Path) -> Iterator[Prediction]:
-    """The predictions in `path`, which is the file itself or what it grows in."""
-    for index, row in enumerate(file.read(path)):
-        yield Prediction(index, **{**row, "top": tuple(map(tuple, row["top"]))})

@@ -6,17 +6,19 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from tta_panda.errors import BrokenImageError, InvalidInputError
 from tta_panda.escapes import path_text
+from tta_panda.images import AS_SHOWN, Decoding
 from tta_panda.methods.base import Method, adapt_beside_plain
 from tta_panda.models.base import framing_of
 from tta_panda.options import Count, check_option
-from tta_panda.prediction.reading import Decoded, Decoder, Pause, Picture, read_batches
+from tta_panda.prediction.reading import Decoded, Pause, Picture, decode, read_batches
 from tta_panda.prediction.summary import Summary
 from tta_panda.progress import make_progress
 
@@ -44,7 +46,6 @@ class Prediction:
     plain_probability: float | None = None
     error: str | None = None
     """Why the picture cannot be read."""
-    thumbnail: bytes | None = field(default=None, repr=False, compare=False)  # JPEG, for a page of predictions
 
     @property
     def changed(self) -> bool:
@@ -89,9 +90,9 @@ def _predict(
     method: Method, pictures: Iterable[Picture | Pause], batch_size: int, skip_broken: bool, progress: bool
 ) -> Iterator[Prediction]:
     total = len(pictures) if isinstance(pictures, Sized) else None
-    decoder, summary = Decoder(framing_of(method.classifier.model)), Summary.empty(method.classifier.class_names)
+    summary = Summary.empty(method.classifier.class_names)
     with make_progress("predicting", total) if progress else nullcontext() as bar:
-        for batch in predict_batches(method, pictures, decoder, batch_size, summary):
+        for batch in predict_batches(method, pictures, batch_size, summary):
             for prediction in batch:
                 if prediction.error is not None and not skip_broken:
                     raise BrokenImageError(path_text(prediction.path or str(prediction.index)), prediction.error)
@@ -103,9 +104,9 @@ def _predict(
 def predict_batches(
     method: Method,
     pictures: Iterable[Picture | Pause],
-    decoder: Decoder,
     batch_size: int,
     summary: Summary,
+    decoding: Decoding = AS_SHOWN,
     label_of: Callable[[str], str | None] = lambda _path: None,
     first: int = 0,
 ) -> Iterator[list[Prediction]]:
@@ -115,8 +116,9 @@ def predict_batches(
         label_of: the true class of a path, if it is known.
         first: index of the first picture.
     """
+    fitted = partial(decode, framing=framing_of(method.classifier.model), decoding=decoding)
     since = time.perf_counter()
-    for decoded in read_batches(pictures, decoder, batch_size):
+    for decoded in read_batches(pictures, fitted, batch_size):
         start = time.perf_counter()
         own, plain = _probabilities(method, [each.image for each in decoded if each.image is not None])
         busy = time.perf_counter() - start
@@ -162,5 +164,4 @@ def _prediction(
         top,
         names[plain_class],
         float(plain[plain_class]),
-        thumbnail=decoded.thumbnail,
     )

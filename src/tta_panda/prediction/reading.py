@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import os
@@ -12,11 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -26,12 +25,13 @@ from tta_panda.data.listing import find_images
 from tta_panda.data.source import published_classes
 from tta_panda.errors import BrokenImageError, InvalidInputError
 from tta_panda.escapes import path_text
-from tta_panda.images import AS_SHOWN, Decoding, Framing, read_fitted
+from tta_panda.images import AS_SHOWN, Decoding, Framing, read_image
 from tta_panda.models.base import ImageModel
 from tta_panda.models.linear import LinearHeadModel
 from tta_panda.models.prepare import Picture as LoadedPicture
 from tta_panda.models.prepare import as_batch
 
+T, R = TypeVar("T"), TypeVar("R")
 Picture = str | os.PathLike[str] | LoadedPicture
 """The path of a file, a Pillow image, an array (H, W, 3) of uint8, or a tensor (3, H, W)."""
 
@@ -55,43 +55,18 @@ class Decoded:
 
     path: str | None
     image: Tensor | None = None  # (3, H, W), uint8 or floats in [0, 1]
-    thumbnail: bytes | None = None  # JPEG
     error: BrokenImageError | None = None
 
 
-class Decoder:
-    """Turns pictures of any kind into images of a model's size.
-
-    Args:
-        framing: how the model resizes and crops.
-        decoding: how files are decoded.
-        thumbnails: whether to make a thumbnail of every file.
-    """
-
-    def __init__(self, framing: int | Framing, decoding: Decoding = AS_SHOWN, *, thumbnails: bool = False):
-        self.framing = framing
-        self.decoding = decoding
-        self.thumbnails = thumbnails
-
-    def __call__(self, picture: Picture) -> Decoded:
-        path = os.fspath(picture) if isinstance(picture, str | os.PathLike) else None
-        try:
-            if isinstance(picture, str | os.PathLike):
-                return self._read(Path(picture), path)
-            return Decoded(None, as_batch([picture], self.framing)[0])
-        except BrokenImageError as error:
-            return Decoded(path, error=error)
-
-    def _read(self, file: Path, path: str | None) -> Decoded:
-        sizes = (self.framing, THUMBNAIL) if self.thumbnails else (self.framing,)
-        image, *thumbnail = read_fitted(file, sizes, self.decoding)
-        return Decoded(path, torch.tensor(image).permute(2, 0, 1), _as_jpeg(thumbnail[0]) if thumbnail else None)
-
-
-def _as_jpeg(pixels: NDArray[np.uint8]) -> bytes:
-    content = io.BytesIO()
-    Image.fromarray(pixels).save(content, "JPEG", quality=_JPEG_QUALITY)
-    return content.getvalue()
+def decode(picture: Picture, framing: int | Framing, decoding: Decoding = AS_SHOWN) -> Decoded:
+    """A picture of any kind in a model's size, with the path of a file."""
+    if not isinstance(picture, str | os.PathLike):
+        return Decoded(None, as_batch([picture], framing)[0])
+    path = os.fspath(picture)
+    try:
+        return Decoded(path, torch.tensor(read_image(Path(path), framing, decoding)).permute(2, 0, 1))
+    except BrokenImageError as error:
+        return Decoded(path, error=error)
 
 
 def read_batches(
@@ -103,7 +78,7 @@ def read_batches(
     """
     piece: list[Decoded] = []
     usable = 0
-    for decoded in _decode_ahead(pictures, decode, 2 * batch_size):
+    for decoded in _map_ahead(decode, pictures, 2 * batch_size):
         if isinstance(decoded, Decoded):
             piece.append(decoded)
             usable += decoded.image is not None
@@ -114,23 +89,35 @@ def read_batches(
         yield piece
 
 
-def _decode_ahead(
-    pictures: Iterable[Picture | Pause], decode: Callable[[Picture], Decoded], ahead: int
-) -> Iterator[Decoded | Pause]:
-    coming: deque[Future[Decoded]] = deque()
+def _map_ahead(function: Callable[[T], R], items: Iterable[T | Pause], ahead: int) -> Iterator[R | Pause]:
+    """Results in order, of which threads compute at most `ahead` before they are asked for, and none beyond a pause."""
+    coming: deque[Future[R]] = deque()
     with reading_threads() as pool:
         try:
-            for picture in pictures:
-                if not isinstance(picture, Pause):
-                    coming.append(pool.submit(decode, picture))
-                while coming and (len(coming) > ahead or isinstance(picture, Pause)):
+            for item in items:
+                if not isinstance(item, Pause):
+                    coming.append(pool.submit(function, item))
+                while coming and (len(coming) > ahead or isinstance(item, Pause)):
                     yield coming.popleft().result()
-                if isinstance(picture, Pause):
-                    yield picture
+                if isinstance(item, Pause):
+                    yield item
             while coming:
                 yield coming.popleft().result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def add_thumbnails(rows: Iterable[dict[str, Any]], decoding: Decoding) -> Iterator[dict[str, Any]]:
+    """Rows of predictions, each with the `thumbnail` of its picture as JPEG in base64: empty if it cannot be read."""
+
+    def add(row: dict[str, Any]) -> dict[str, Any]:
+        content = io.BytesIO()
+        with contextlib.suppress(BrokenImageError):
+            pixels = read_image(Path(row["path"]), THUMBNAIL, decoding)
+            Image.fromarray(pixels).save(content, "JPEG", quality=_JPEG_QUALITY)
+        return {**row, "thumbnail": base64.b64encode(content.getvalue()).decode()}
+
+    return cast(Iterator[dict[str, Any]], _map_ahead(add, rows, 100))
 
 
 def find_classes(

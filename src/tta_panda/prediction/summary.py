@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -25,11 +24,11 @@ class Summary:
     """
 
     class_names: tuple[str, ...]
-    predicted: NDArray[Any]  # (K,) how often each class is predicted
-    plain_predicted: NDArray[Any]  # (K,)
-    labels: NDArray[Any]  # (K,) how often each class occurs, in the labelled pictures
-    probabilities: NDArray[Any]  # (K,) summed over the labelled pictures
-    plain_probabilities: NDArray[Any]  # (K,)
+    predicted: Tensor  # (K,) how often each class is predicted
+    plain_predicted: Tensor  # (K,)
+    labels: Tensor  # (K,) how often each class occurs, in the labelled pictures
+    probabilities: Tensor  # (K,) summed over the labelled pictures
+    plain_probabilities: Tensor  # (K,)
     correct: int = 0
     plain_correct: int = 0
     corrected: int = 0
@@ -49,7 +48,7 @@ class Summary:
 
     @classmethod
     def empty(cls, class_names: Sequence[str]) -> Self:
-        zeros = np.zeros(len(class_names))  # sums are never changed in place
+        zeros = torch.zeros(len(class_names), dtype=torch.double)  # sums are never changed in place
         return cls(tuple(class_names), zeros, zeros, zeros, zeros, zeros)
 
     @classmethod
@@ -57,29 +56,21 @@ class Summary:
         cls,
         class_names: Sequence[str],
         predictions: Sequence[Prediction],
-        probabilities: Tensor,
-        plain_probabilities: Tensor,
+        own: Tensor,
+        plain: Tensor,
         seconds: float,
         busy: float,
     ) -> Self:
         """Count a batch, with the probabilities (B, K) of the pictures that could be read."""
         index = {name: k for k, name in enumerate(class_names)}
         read = [each for each in predictions if each.error is None]
-        labels = np.array([index.get(each.label or "", -1) for each in read], dtype=np.int64)
+        labels = torch.tensor([index.get(each.label or "", -1) for each in read], dtype=torch.long)
         known, truth = labels >= 0, labels[labels >= 0]
-        own, plain = probabilities.double().numpy(), plain_probabilities.double().numpy()
-        right, plain_right = (each[known].argmax(axis=1) == truth for each in (own, plain))
-
-        def count(classes: NDArray[Any]) -> NDArray[Any]:
-            return np.bincount(classes, minlength=len(class_names))
-
+        right, plain_right = (each[known].argmax(dim=1) == truth for each in (own, plain))
         return cls(
             tuple(class_names),
-            count(own.argmax(axis=1)),
-            count(plain.argmax(axis=1)),
-            count(truth),
-            own[known].sum(axis=0),
-            plain[known].sum(axis=0),
+            *(classes.bincount(minlength=len(class_names)) for classes in (own.argmax(1), plain.argmax(1), truth)),
+            *(each[known].double().sum(dim=0) for each in (own, plain)),
             correct=int(right.sum()),
             plain_correct=int(plain_right.sum()),
             corrected=int((right & ~plain_right).sum()),
@@ -94,36 +85,18 @@ class Summary:
 
     def add(self, other: Summary) -> None:
         """Add what another summary has counted of further pictures."""
-        for each in fields(self):
-            if each.name not in ("class_names", "reasons"):
-                setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        for name, value in vars(other).items():
+            if name not in ("class_names", "reasons"):
+                setattr(self, name, getattr(self, name) + value)
         self.reasons = dict(list({**self.reasons, **other.reasons}.items())[:MAX_REASONS])
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
-        values: dict[str, Any] = {name: np.array(v) if isinstance(v, list) else v for name, v in content.items()}
-        values["class_names"] = tuple(content["class_names"])
-        return cls(**values)
-
-    def to_json(self) -> dict[str, Any]:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        lists = {name: value.tolist() for name, value in values.items() if isinstance(value, np.ndarray)}
-        return {**values, **lists, "class_names": list(self.class_names)}
 
     @property
     def labelled(self) -> int:
         return int(self.labels.sum())
 
-    @property
-    def gain(self) -> tuple[float, float]:
-        """Accuracy of the method less that of the plain classifier, and half of its 95 % interval, paired."""
-        mean = (self.corrected - self.worsened) / self.labelled
-        variance = (self.corrected + self.worsened) / self.labelled - mean**2
-        return mean, 1.96 * math.sqrt(max(0.0, variance) / self.labelled)
-
-    def _bias(self, probabilities: NDArray[Any]) -> float:
+    def _bias(self, probabilities: Tensor) -> float:
         """L1 distance between the mean prediction and the label frequencies."""
-        return float(np.abs(probabilities - self.labels).sum()) / self.labelled
+        return float((probabilities - self.labels).abs().sum()) / self.labelled
 
     def facts(self) -> dict[str, Any]:
         """What `--json` prints."""
@@ -140,7 +113,9 @@ class Summary:
             "classes": {name: {"plain": int(plain), "predicted": int(own)} for name, plain, own in counts},
         }
         if self.labelled:
-            gain, half = self.gain
+            gain = (self.corrected - self.worsened) / self.labelled
+            variance = (self.corrected + self.worsened) / self.labelled - gain**2  # of paired differences
+            half = 1.96 * math.sqrt(max(0.0, variance) / self.labelled)
             facts |= {
                 "labelled": self.labelled,
                 "accuracy": self.correct / self.labelled,
