@@ -15,6 +15,7 @@ from tta_panda.evaluation.loop import run_stream
 from tta_panda.methods import METHODS, MethodName, create_method, parse_method
 from tta_panda.methods.base import BatchSize, EncoderPasses
 from tta_panda.methods.factory import default_options, expected_passes, resolve_options
+from tta_panda.methods.sharing import SharedFeatures
 
 B, M, K, V = 20, 2, 4, 8
 
@@ -130,3 +131,11 @@ def test_shared_passes_are_counted_as_if_alone(mini_classifier):
     assert together == alone
     assert together[0] == EncoderPasses(2, 20, 0, 0, 0)
     assert together[1] == EncoderPasses(2, 22, 0, 0, 0)
+
+
+def test_shared_views_have_the_seed_of_the_method_that_asks_for_them(mini_classifier, images):
+    first, viewing, alone = CLIP(mini_classifier, seed=1), *(Zero(mini_classifier, seed=2, views=4) for _ in range(2))
+    shared = SharedFeatures([first.features, viewing.features]).encode(images[:4])
+    encoded, _ = shared.part_of(viewing.features)
+    expected = alone.features.encode(alone.features.prepare(images[:4]))
+    torch.testing.assert_close(encoded.views, expected.views, atol=1e-5, rtol=1e-4)
