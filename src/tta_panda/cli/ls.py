@@ -57,7 +57,7 @@ def _methods(pattern: str) -> Rows:
 def _models(pattern: str) -> Rows:
     from tta_panda.models.names import describe_models
 
-    return [listing._asdict() for listing in describe_models(pattern)]
+    return describe_models(pattern)
 
 
 def _data(_pattern: str) -> Rows:

@@ -16,7 +16,7 @@ from tta_panda.experiments.paper import BACKBONES
 from tta_panda.methods import MethodName, list_methods, parse_method
 from tta_panda.methods.factory import default_options
 from tta_panda.methods.presets import Preset
-from tta_panda.models import canonical_name
+from tta_panda.models import recorded_name
 from tta_panda.panda import Beta as PandaBeta
 
 BETA_GRID = tuple(step / 10 for step in range(1, 11))
@@ -126,7 +126,7 @@ class Setup:
         preset = self.preset
         if preset is None or not self.is_papers or self.protocol != "paper" or self.quick:
             return None
-        if canonical_name(self.sources.model) != canonical_name(preset.model) or self.sources.image_list:
+        if recorded_name(self.sources.model) != recorded_name(preset.model) or self.sources.image_list:
             return None
         if self.settings or self.stream != StreamConfig(model=self.stream.model, data=preset.data):
             return None

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 
 from tta_panda.errors import InvalidInputError, TtaPandaWarning
+from tta_panda.models.adapter import ImageAdapter
 from tta_panda.models.base import TEMPLATES, Classifier, ImageModel, Template, VisionLanguageModel, ZeroShotClassifier
 from tta_panda.models.checkpoints import file_digest, model_files
 from tta_panda.models.devices import (
@@ -23,7 +24,6 @@ from tta_panda.models.devices import (
 from tta_panda.models.linear import LinearClassifier, LinearHeadModel
 from tta_panda.models.names import (
     SOURCES,
-    canonical_name,
     list_models,
     model_source,
     parse_model_name,
@@ -38,7 +38,6 @@ __all__ = [
     "LinearClassifier",
     "VisionLanguageModel",
     "ZeroShotClassifier",
-    "canonical_name",
     "list_models",
     "load_model",
     "make_classifier",
@@ -70,8 +69,12 @@ def load_model(name: str, device: str = "cpu", precision: Precision = "fp32", ba
     parsed = parse_model_name(name)
     source = SOURCES[parsed.library]
     with torch.inference_mode(False):  # a model that was loaded in inference mode could never be adapted
-        model = pkgutil.resolve_name(source.load)(parsed, device, precision)
+        model = pkgutil.resolve_name(source.load)(parsed).to(device)
     model.preset = source.preset
+    if isinstance(model, ImageAdapter):
+        model.precision = precision
+    elif precision != "fp32":
+        raise InvalidInputError(f"{name} decides itself what it computes in; use it with precision fp32.")
     if backend == "openvino":
         model.encode_image = OpenVinoEncoder(model)
     return cast(ImageModel, model)

@@ -25,25 +25,18 @@ class ImageAdapter(nn.Module):
         framing: how pictures of other sizes become the square that the network sees.
         mean: of the network's training images, per channel.
         std: the same, standard deviation.
-        precision: of the encoders' computations; weights, gradients and features are float32 in any case.
     """
 
+    precision: Precision = "fp32"
+    """Of the encoders' computations; weights, gradients and features are float32 in any case."""
     preset: str | None = None
     """The settings that suit the model, if it has its own."""
 
-    def __init__(
-        self,
-        name: str,
-        framing: Framing,
-        mean: Sequence[float],
-        std: Sequence[float],
-        precision: Precision = "fp32",
-    ):
+    def __init__(self, name: str, framing: Framing, mean: Sequence[float], std: Sequence[float]):
         super().__init__()
         self.name = name
         self.framing = framing
         self.image_size = framing.size
-        self.precision = precision
         self.negative_patch_size = min(PAPER_PATCH_SIZE, framing.size // 2)  # half the side of small images
         self.mean: Tensor
         self.std: Tensor

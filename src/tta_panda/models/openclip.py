@@ -25,7 +25,6 @@ from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning,
 from tta_panda.images import Framing, Interpolation
 from tta_panda.models.adapter import ImageAdapter, embeddings_replaced, first_embedding, square_side
 from tta_panda.models.checkpoints import find_weights, load_weights, read_state_dict
-from tta_panda.models.devices import Precision
 from tta_panda.models.loading import (
     failures_explained,
     open_clip_silenced,
@@ -49,9 +48,7 @@ class OpenClipModel(ImageAdapter):
     entropies here, too.
     """
 
-    def __init__(
-        self, clip: nn.Module, tokenizer: Any, _processor: Any = None, *, name: str, precision: Precision = "fp32"
-    ):
+    def __init__(self, clip: nn.Module, tokenizer: Any, _processor: Any = None, *, name: str):
         if tokenizer is None:
             raise InvalidInputError(
                 f"{name} needs its tokenizer: wrap_model(network, tokenizer=open_clip.get_tokenizer('ViT-B-32')), with "
@@ -64,7 +61,7 @@ class OpenClipModel(ImageAdapter):
                 "trained with: open_clip.set_model_preprocess_cfg(network, {'size': 224, 'mean': "
                 "open_clip.OPENAI_DATASET_MEAN, 'std': open_clip.OPENAI_DATASET_STD})"
             )
-        super().__init__(name, _framing(preprocessing, name), preprocessing["mean"], preprocessing["std"], precision)
+        super().__init__(name, _framing(preprocessing, name), preprocessing["mean"], preprocessing["std"])
         self.clip = clip
         self.tokenizer = tokenizer
         self.to(next(clip.parameters()).device).eval().requires_grad_(False)
@@ -137,7 +134,7 @@ def _framing(preprocessing: dict[str, Any], name: str) -> Framing:
     return Framing(size, squash=mode == "squash", interpolation=cast(Interpolation, interpolation))
 
 
-def load_open_clip(name: ModelName, device: str = "cpu", precision: Precision = "fp32") -> OpenClipModel:
+def load_open_clip(name: ModelName) -> OpenClipModel:
     """The model behind a parsed name: open_clip creates it, and the weights are read here."""
     label = str(name)
     _check_name(name)
@@ -160,7 +157,7 @@ def load_open_clip(name: ModelName, device: str = "cpu", precision: Precision = 
             weights = None if state is None else _renamed(clip, state)
         if weights is not None:
             load_weights(clip, weights, label)
-        return OpenClipModel(clip.to(device), tokenizer, name=label, precision=precision)
+        return OpenClipModel(clip, tokenizer, name=label)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ from tta_panda.errors import InvalidInputError, ModelLoadError
 from tta_panda.images import Framing, Interpolation
 from tta_panda.models.adapter import ImageAdapter, embeddings_replaced, first_embedding, square_side
 from tta_panda.models.checkpoints import check_keys
-from tta_panda.models.devices import Precision
 from tta_panda.models.loading import failures_explained, require_transformers, transformers_silenced
 from tta_panda.models.names import TRANSFORMERS_CONFIG, ModelName
 
@@ -32,15 +31,7 @@ class TransformersModel(ImageAdapter):
     SigLIP's bias is the same for all classes and not used, as in `OpenClipModel`.
     """
 
-    def __init__(
-        self,
-        network: Any,
-        tokenizer: Any = None,
-        processor: Any = None,
-        *,
-        name: str,
-        precision: Precision = "fp32",
-    ):
+    def __init__(self, network: Any, tokenizer: Any = None, processor: Any = None, *, name: str):
         self.kind: str = network.config.model_type
         _check_kind(self.kind, name)
         tokenizer = tokenizer or getattr(processor, "tokenizer", None)
@@ -50,8 +41,7 @@ class TransformersModel(ImageAdapter):
                 "processor=transformers.AutoProcessor.from_pretrained(...)) with the name or directory of the network."
             )
         images = getattr(processor, "image_processor", processor)
-        framing = _framing(network.config, images, name)
-        super().__init__(name, framing, images.image_mean, images.image_std, precision)
+        super().__init__(name, _framing(network.config, images, name), images.image_mean, images.image_std)
         self.network: Any = network
         self.tokenizer = tokenizer
         self.to(network.device).eval().requires_grad_(False)
@@ -133,7 +123,7 @@ def _sides(size: Any) -> list[int]:
     return [sizes["shortest_edge"]] if sizes.get("shortest_edge") else [sizes["height"], sizes["width"]]
 
 
-def load_transformers(name: ModelName, device: str = "cpu", precision: Precision = "fp32") -> TransformersModel:
+def load_transformers(name: ModelName) -> TransformersModel:
     """A model by local directory or hub name: safetensors first, and never code from the repository."""
     require_transformers("Models of the transformers library")
     import transformers
@@ -156,7 +146,7 @@ def load_transformers(name: ModelName, device: str = "cpu", precision: Precision
         check_keys(label, missing=missing, unknown=unknown, misshapen=misshapen)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **safe)
         processor = transformers.AutoImageProcessor.from_pretrained(source, **safe)
-        return TransformersModel(network.to(device), tokenizer, processor, name=label, precision=precision)
+        return TransformersModel(network, tokenizer, processor, name=label)
 
 
 def _check_kind(kind: str, label: str) -> None:

@@ -61,7 +61,8 @@ def wrap_model(
     check_precision(precision, str(next(network.parameters()).device))
     label, make = name or type(network).__name__, pkgutil.resolve_name(adapter)
     with torch.inference_mode(False):
-        model = make(frozen_copy(network), tokenizer, processor, name=label, precision=precision)
+        model = make(frozen_copy(network), tokenizer, processor, name=label)
+    model.precision = precision
     return cast(ImageModel, model)
 
 
@@ -78,22 +79,20 @@ def _usable(tensor: Tensor) -> Tensor:
     return tensor.detach().clone() if tensor.is_inference() else tensor.detach()
 
 
-def load_factory(name: ModelName, device: str = "cpu", precision: Precision = "fp32") -> ImageModel:
-    """What the function returns, wrapped if need be, on the device."""
+def load_factory(name: ModelName) -> ImageModel:
+    """What the function returns, wrapped if need be."""
     with failures_explained(f"Cannot load {name}"), current_folder_importable():
         target: Any = pkgutil.resolve_name(str(name))
         made = target if isinstance(target, nn.Module) else target()
     if isinstance(made, ImageModel):
-        if precision != "fp32":
-            raise InvalidInputError(f"{name} decides itself what it computes in; use it with precision fp32.")
-        return cast(ImageModel, cast(nn.Module, made).to(device).eval().requires_grad_(False))
+        return cast(ImageModel, cast(nn.Module, made).eval().requires_grad_(False))
     network, *more = made if isinstance(made, tuple) else (made,)
     if not isinstance(network, nn.Module):
         raise ModelLoadError(
             f"{name} returned {type(network).__name__}; expected a model, as docs/models.md describes it, or a network "
             "of open_clip, transformers or timm with what wrap_model needs beside it: (network, tokenizer)."
         )
-    return wrap_model(network.to(device), *more, name=str(name), precision=precision)
+    return wrap_model(network, *more, name=str(name))
 
 
 def factory_digest(name: ModelName) -> str:
