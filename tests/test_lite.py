@@ -157,7 +157,9 @@ def test_photographs_are_recognised_by_the_names_of_their_folders():
 @real
 @photos
 def test_the_command_line_takes_it(tmp_path, monkeypatch, capsys):
-    command = f"run --method clip --model lite0 --data folder --data-root {PHOTOS} --corruption clean --limit 6 --json"
+    command = (
+        f"bench --method clip --model lite0 --data folder --data-root {PHOTOS} --corruption clean --limit 6 --json"
+    )
     monkeypatch.setattr(sys, "argv", ["tta-panda", *command.split(), "-o", str(tmp_path)])
     with pytest.raises(SystemExit):
         main()

@@ -142,7 +142,9 @@ def test_a_module_that_is_not_there_is_taken_for_an_architecture(tmp_path, monke
 
 
 def test_the_command_line_runs_it(module, tmp_path, monkeypatch, capsys):
-    command = f"run --method clip+panda --model {module}:make --data glyphs-val-c --corruption clean --limit 20 --json"
+    command = (
+        f"bench --method clip+panda --model {module}:make --data glyphs-val-c --corruption clean --limit 20 --json"
+    )
     monkeypatch.setattr(sys, "argv", ["tta-panda", *command.split(), "-o", str(tmp_path / "runs")])
     torch.manual_seed(0)
     with pytest.raises(SystemExit) as ended:

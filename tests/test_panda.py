@@ -10,8 +10,9 @@ import torch
 
 from tta_panda import CLIP, Tent
 from tta_panda.errors import InvalidInputError
+from tta_panda.experiments.figures import simulated_accuracy, theorem_accuracy
 from tta_panda.methods.features import Encoded, Features
-from tta_panda.panda import Negatives, Panda, theorem
+from tta_panda.panda import Negatives, Panda
 
 
 def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -116,15 +117,15 @@ def test_a_batch_without_negatives_cannot_be_debiased(tiny_classifier):
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
 def test_theorem_agrees_with_simulation(noise, correlation, beta):
     samples = 200_000
-    simulated = theorem.simulate_accuracy(noise, correlation, beta, samples, np.random.default_rng(7))
-    expected = theorem.accuracy(noise, correlation, beta)
+    simulated = simulated_accuracy(noise, correlation, beta, samples, np.random.default_rng(7))
+    expected = theorem_accuracy(noise, correlation, beta)
     assert abs(simulated - expected) < 4 * np.sqrt(expected * (1 - expected) / samples)
 
 
 def test_theorem_without_offset_and_at_its_best():
-    assert theorem.accuracy(2.0) == pytest.approx(0.5 + np.arctan(1 / 2.0) / np.pi)
+    assert theorem_accuracy(2.0) == pytest.approx(0.5 + np.arctan(1 / 2.0) / np.pi)
     betas = np.linspace(0, 1, 101)
-    best = betas[np.argmax([theorem.accuracy(1.5, 0.6, beta) for beta in betas])]
+    best = betas[np.argmax([theorem_accuracy(1.5, 0.6, beta) for beta in betas])]
     assert best == pytest.approx(0.6)
 
 
@@ -140,5 +141,5 @@ def test_theorem_holds_along_a_direction_of_a_space():
     negative = of_corruption @ correlation + independent @ rest.T
     debiased = of_class + noise * of_corruption - beta * noise * negative
     simulated = np.mean(np.sign(debiased @ direction) == np.sign(of_class @ direction))
-    expected = theorem.accuracy(noise, direction @ correlation @ direction, beta)
+    expected = theorem_accuracy(noise, direction @ correlation @ direction, beta)
     assert abs(simulated - expected) < 4 * np.sqrt(expected * (1 - expected) / samples)

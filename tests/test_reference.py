@@ -29,7 +29,7 @@ from tta_panda.data.glyphs import VALIDATION_CLASSES, draw_glyphs
 from tta_panda.methods import METHODS
 from tta_panda.models.openclip import OpenClipModel
 from tta_panda.panda import apply_plan, sample_plan
-from tta_panda.views import make_views, sample_view_plan
+from tta_panda.views import apply_view_plan, sample_view_plan
 
 CLASS_NAMES = ("heart", "star", "anchor", "cloud")
 SEED = 0
@@ -136,7 +136,8 @@ def draw_negatives(images: Tensor, generator: torch.Generator) -> Tensor:
 
 def draw_views(images: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """(B, V, 3, H, W): one call per batch, one generator per stream."""
-    return make_views(images, count, generator, augmentation="augmix")
+    plan = sample_view_plan("augmix", images.shape, count - 1, generator)
+    return torch.cat([images[:, None], apply_view_plan(images, plan)], dim=1)
 
 
 def draw_destroyed(images: Tensor, generator: torch.Generator) -> Tensor:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 class Stateful:
@@ -18,8 +20,11 @@ class Stateful:
     def __init__(self) -> None:
         self._defaults: dict[str, Any] = {}
 
-    def add_state(self, name: str, default: Any) -> None:
+    def add_state(self, name: str, default: T) -> T:
         """Declare `self.<name>`: state that starts as `default`, is reset to it, and is part of `state_dict`.
+
+        Returns the new value of the attribute, so that a declaration can say its type:
+        `self.mean: Tensor | None = self.add_state("mean", None)`.
 
         Args:
             name: name of the attribute.
@@ -28,6 +33,7 @@ class Stateful:
         """
         self._defaults[name] = default
         self.reset_state(name)
+        return cast(T, getattr(self, name))
 
     def reset_state(self, name: str) -> None:
         """Set one declared state to its default."""

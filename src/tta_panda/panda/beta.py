@@ -49,19 +49,13 @@ class AutoBeta(Stateful):
     of images of a stream its choice is noisy.
     """
 
-    beta: float | None  # the last choice; None before the first
-    level: AbsentLevel
-    offset: RunningMean
-    diversity: ClassDiversity
-    information: MutualInformation
-
     def __init__(self) -> None:
         super().__init__()
-        self.add_state("beta", None)
-        self.add_state("level", AbsentLevel(1.0, HALF_LIFE))
-        self.add_state("offset", RunningMean(HALF_LIFE))
-        self.add_state("diversity", ClassDiversity(HALF_LIFE))
-        self.add_state("information", MutualInformation(HALF_LIFE))
+        self.beta: float | None = self.add_state("beta", None)  # the last choice; None before the first
+        self.level = self.add_state("level", AbsentLevel(1.0, HALF_LIFE))
+        self.offset = self.add_state("offset", RunningMean(HALF_LIFE))
+        self.diversity = self.add_state("diversity", ClassDiversity(HALF_LIFE))
+        self.information = self.add_state("information", MutualInformation(HALF_LIFE))
 
     @torch.no_grad()
     def choose(self, evidence: Evidence) -> float:
@@ -90,13 +84,10 @@ class MutualInformation(Stateful):
     It is large where predictions vary over the images and are confident on each.
     """
 
-    probabilities: RunningMean  # (G, K)
-    entropies: RunningMean  # (G,)
-
     def __init__(self, half_life: float):
         super().__init__()
-        self.add_state("probabilities", RunningMean(half_life))
-        self.add_state("entropies", RunningMean(half_life))
+        self.probabilities = self.add_state("probabilities", RunningMean(half_life))  # (G, K)
+        self.entropies = self.add_state("entropies", RunningMean(half_life))  # (G,)
 
     def update(self, plain: Tensor, bias: Tensor) -> float:
         """The most informative beta after one more batch with logits `plain - beta * bias`, (B, K) and (1 or B, K).

@@ -32,13 +32,11 @@ class Centering(Debias):
 class CenteringDebiaser(Debiaser):
     """The running mean of a stream, if one is asked for."""
 
-    settings: Centering
-    mean: RunningMean | None
-
     def __init__(self, settings: Centering):
         super().__init__()
-        self.settings = settings
-        self.add_state("mean", None if settings.half_life is None else RunningMean(settings.half_life))
+        self.settings: Centering = settings
+        mean = None if settings.half_life is None else RunningMean(settings.half_life)
+        self.mean = self.add_state("mean", mean)
 
     @property
     def fixed(self) -> Correction | None:

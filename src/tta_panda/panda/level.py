@@ -50,20 +50,15 @@ class Level(Debias):
 class LevelDebiaser(Debiaser):
     """The running levels of a stream, and the state of the gate."""
 
-    settings: Level
-    level: AbsentLevel
-    diversity: ClassDiversity
-    offset: RunningMean
-    gate: PandaDebiaser | None
-
     def __init__(self, settings: Level, patch_size: int, seed: int):
         super().__init__()
-        self.settings = settings
-        self.add_state("gamma", None)
-        self.add_state("level", AbsentLevel(settings.exponent, settings.half_life))
-        self.add_state("diversity", ClassDiversity(settings.half_life))
-        self.add_state("offset", RunningMean(settings.half_life))
-        self.add_state("gate", settings.gate and settings.gate.start(patch_size, seed))
+        self.settings: Level = settings
+        self.gamma: float | None = self.add_state("gamma", None)
+        self.level = self.add_state("level", AbsentLevel(settings.exponent, settings.half_life))
+        self.diversity = self.add_state("diversity", ClassDiversity(settings.half_life))
+        self.offset = self.add_state("offset", RunningMean(settings.half_life))
+        gate = None if settings.gate is None else settings.gate.start(patch_size, seed)
+        self.gate = self.add_state("gate", gate)
 
     @property
     def source(self) -> PandaDebiaser | None:

@@ -138,10 +138,6 @@ def sample_plan(sampler: str, images: Tensor, patch_size: int, count: int, gener
     """Draw a plan for `count` negatives of a batch of images (B, C, H, W)."""
     if sampler not in SAMPLERS:
         raise UnknownNameError("sampler of negatives", sampler, SAMPLERS)
-    if images.ndim != 4 or images.shape[0] == 0:
-        raise InvalidInputError(f"images must have the shape (B, C, H, W) with B >= 1, got {tuple(images.shape)}.")
-    if count < 1:
-        raise InvalidInputError(f"At least one negative is needed, got a count of {count}.")
     grid = cut_grid(images.shape[2], images.shape[3], patch_size)
     return SAMPLERS[sampler](images.shape[0], grid, count, generator)
 

@@ -86,30 +86,23 @@ class PandaDebiaser(Debiaser):
     None is drawn then, and without earlier ones the offset is zero.
     """
 
-    settings: Panda
-    auto: AutoBeta
-    generator: torch.Generator
-    recent: Tensor | None  # (N, C, H, W), the latest images, while batches are small
-    waiting_images: int  # since negatives were last drawn
-    waiting_batches: int
-    is_new: bool  # whether the latest negatives have not been embedded yet
-    total: Tensor | None  # (D,), weighted sum of the embeddings of all negatives so far
-    weight: float  # sum of these weights
-
     def __init__(self, panda: Panda, patch_size: int, seed: int):
         super().__init__()
-        self.settings = panda
+        self.settings: Panda = panda
         self.sampler = panda.sampler or "pool"
         self.patch_size = panda.patch_size or patch_size
         self.seed = seed
-        self.add_state("auto", AutoBeta())
-        self.add_state("generator", torch.Generator().manual_seed(seed))
-        self.add_state("recent", None)
-        self.add_state("waiting_images", 0)
-        self.add_state("waiting_batches", 0)
-        self.add_state("is_new", False)
-        self.add_state("total", None)
-        self.add_state("weight", 0.0)
+        self.auto = self.add_state("auto", AutoBeta())
+        self.generator = self.add_state("generator", torch.Generator().manual_seed(seed))
+        # The latest images (N, C, H, W), while batches are small.
+        self.recent: Tensor | None = self.add_state("recent", None)
+        # Images and batches since negatives were last drawn, and whether the latest have not been embedded yet.
+        self.waiting_images = self.add_state("waiting_images", 0)
+        self.waiting_batches = self.add_state("waiting_batches", 0)
+        self.is_new = self.add_state("is_new", False)
+        # The weighted sum (D,) of the embeddings of all negatives so far, and the sum of these weights.
+        self.total: Tensor | None = self.add_state("total", None)
+        self.weight = self.add_state("weight", 0.0)
 
     @property
     def source(self) -> PandaDebiaser:

@@ -25,14 +25,11 @@ NOISE = (0.95, 1.05)
 class RunningMean(Stateful):
     """Mean over the images of a stream; after `half_life` images, an earlier one counts half as much."""
 
-    total: Tensor
-    weight: float
-
     def __init__(self, half_life: float):
         super().__init__()
         self.half_life = half_life
-        self.add_state("total", torch.zeros(()))
-        self.add_state("weight", 0.0)
+        self.total = self.add_state("total", torch.zeros(()))
+        self.weight = self.add_state("weight", 0.0)
 
     def update(self, mean: Tensor, images: int) -> Tensor:
         """The mean after one more batch of this many images, from the mean of the batch."""
@@ -49,14 +46,11 @@ class AbsentLevel(Stateful):
     all images, the level hardly depends on how often a class occurs: images of the class itself do not count.
     """
 
-    similarity: RunningMean  # (K,), weighted
-    weight: RunningMean  # (K,)
-
     def __init__(self, exponent: float, half_life: float):
         super().__init__()
         self.exponent = exponent
-        self.add_state("similarity", RunningMean(half_life))
-        self.add_state("weight", RunningMean(half_life))
+        self.similarity = self.add_state("similarity", RunningMean(half_life))  # (K,), weighted
+        self.weight = self.add_state("weight", RunningMean(half_life))  # (K,)
 
     def update(self, similarities: Tensor, probabilities: Tensor) -> Tensor:
         """Centred levels (K,) after one more batch of similarities and predicted probabilities (B, K)."""
@@ -75,13 +69,10 @@ class ClassDiversity(Stateful):
     down are the same by construction, which gives 1/2.
     """
 
-    mean: RunningMean  # (K,)
-    extremes: RunningMean  # (2,), the largest deviation upward and downward
-
     def __init__(self, half_life: float):
         super().__init__()
-        self.add_state("mean", RunningMean(half_life))
-        self.add_state("extremes", RunningMean(half_life))
+        self.mean = self.add_state("mean", RunningMean(half_life))  # (K,)
+        self.extremes = self.add_state("extremes", RunningMean(half_life))  # (2,), the largest deviations up and down
 
     def update(self, similarities: Tensor) -> float:
         """The diversity after one more batch of similarities (B, K)."""

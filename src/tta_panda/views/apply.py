@@ -17,36 +17,10 @@ from torch import Tensor
 
 from tta_panda.errors import InvalidInputError
 from tta_panda.views.operations import INDIVIDUAL, SHARED
-from tta_panda.views.plan import NO_OPERATION, OPERATIONS, ViewPlan, sample_view_plan
+from tta_panda.views.plan import NO_OPERATION, OPERATIONS, ViewPlan
 
 _PIXELS_AT_ONCE = 1 << 19  # views are made in groups that fit into the cache of a CPU
 _PRECISION = 22  # bits of Pillow's weights
-
-
-def make_views(
-    images: Tensor,
-    views: int,
-    generator: torch.Generator,
-    augmentation: str = "augmix",
-    plain: Tensor | None = None,
-) -> Tensor:
-    """Views (B, views, 3, h, w) of images: each image itself, and `views - 1` random ones.
-
-    Args:
-        images: (B, 3, H, W), floats in [0, 1] or uint8; crops are taken from these.
-        views: views per image.
-        generator: a generator on the CPU.
-        augmentation: `"augmix"` or `"crops"`.
-        plain: (B, 3, h, w), the images at the size of the views; by default the images themselves.
-    """
-    _check_images(images)
-    if views < 1:
-        raise InvalidInputError(f"views must be at least 1, the image itself; got {views}.")
-    first = images if plain is None else plain
-    if not first.is_floating_point():
-        first = first.float() / 255
-    plan = sample_view_plan(augmentation, images.shape, views - 1, generator, (first.shape[2], first.shape[3]))
-    return torch.cat([first[:, None], apply_view_plan(images, plan).to(first.dtype)], dim=1)
 
 
 @torch.no_grad()
@@ -56,7 +30,6 @@ def apply_view_plan(images: Tensor, plan: ViewPlan) -> Tensor:
     Views have the dtype of float images, and are float32 for uint8. Each image is processed separately, so parts of a
     batch give the same bits as the whole: `apply_view_plan(images[a:b], plan[a:b])`.
     """
-    _check_images(images)
     batch, _, height, width = images.shape
     if (len(plan), plan.height, plan.width) != (batch, height, width):
         raise InvalidInputError(
@@ -72,13 +45,6 @@ def apply_view_plan(images: Tensor, plan: ViewPlan) -> Tensor:
             group = slice(start, start + size)
             views[place, group] = _views_of_one(image, plan, place, group)
     return views
-
-
-def _check_images(images: Tensor) -> None:
-    if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape:
-        raise InvalidInputError(f"images must have the shape (B, 3, H, W) with B >= 1, got {tuple(images.shape)}.")
-    if not images.is_floating_point() and images.dtype != torch.uint8:
-        raise InvalidInputError(f"images must be floats in [0, 1] or uint8, got {images.dtype}.")
 
 
 def _views_of_one(image: Tensor, plan: ViewPlan, place: int, group: slice) -> Tensor:

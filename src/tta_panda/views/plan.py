@@ -101,10 +101,6 @@ def sample_view_plan(
     sides = sides or (height, width)
     if augmentation not in AUGMENTATIONS:
         raise UnknownNameError("augmentation", augmentation, AUGMENTATIONS)
-    if min(batch, height, width, *sides) < 1:
-        raise InvalidInputError(f"Views need images with pixels, got {batch} image(s) of {height}x{width} px.")
-    if count < 0:
-        raise InvalidInputError(f"The number of views must not be negative, got {count}.")
     if generator.device.type != "cpu":
         raise InvalidInputError(
             f"Plans are drawn on the CPU, so that a seed gives the same views on any device; got a generator on "
