@@ -14,10 +14,10 @@ from commands import COMMANDS, SOME, Command, files, start, wait_for_group, writ
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 GOES_ON = {
-    "bench": "Finished runs are in {output}; the same command goes on from there.",
-    "bench --engine ray": "Finished runs are in {output}; the same command goes on from there.",
-    "bench --workers": "Finished runs are in {output}; the same command goes on from there.",
-    "reproduce": "Finished runs are in {output}; the same command goes on from there.",
+    "bench": "Finished runs are in {output}; the same command continues from there.",
+    "bench --engine ray": "Finished runs are in {output}; the same command continues from there.",
+    "bench --workers": "Finished runs are in {output}; the same command continues from there.",
+    "reproduce": "Finished runs are in {output}; the same command continues from there.",
     "data make": "Finished files are in {output}; the same command makes the others.",
     "corrupt": "Finished images are in {output}; the same command goes on from there.",
     "predict --state": "What is predicted is kept; the same command with --resume completes {output}/rows.csv.",

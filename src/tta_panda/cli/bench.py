@@ -86,42 +86,43 @@ def bench(
     from tta_panda.methods.factory import parse_setting
     from tta_panda.methods.presets import get_preset
 
-    engines = where.EngineOptions(engine, workers, address, gpus_per_worker, device)
-    stream, sources, values = runs.resolve(
-        None if preset is None else get_preset(preset),
-        model=model,
-        data=data,
-        templates=templates,
-        data_root=data_root,
-        image_list=image_list,
-        skip_broken=skip_broken,
-        order=order,
-        batch_size=batch_size,
-        limit=limit,
-        precision=precision,
-        backend=backend,
-        preprocess=preprocess,
-        ignore_orientation=ignore_orientation,
-    )
-    if limit is None and DATASETS.get(stream.data).embedded:
-        stream = replace(stream, limit=EMBEDDED_LIMIT)
-    chosen = dict(parse_setting(text) for text in settings or [])
-    methods = plan_methods(runs.plain_and_debiased(method), chosen, values, protocol)
-    streams = plan_streams(stream, sources, words(corruption), numbers(severity), numbers(seed))
-    configs = select_shard(plan_runs(methods, streams), shard)
-    store = RunStore(output)
-    if runs.is_dry_run(dry_run, throughput):
-        runs.print_dry_run([(configs, store, sources, False)], throughput, as_json)
-        return
-    outcome = runs.run_with_progress(configs, store, sources, engines, cache)
-    page = None if shard else _show(outcome, store, quiet=as_json)
-    if as_json:
-        rows = [row for record in outcome.records.values() for row in record.rows()]
-        print_json(rows, skipped=outcome.existed, missing=outcome.missing(), report=page and str(page))
-    else:
-        existed = f" ({outcome.existed} of {len(outcome.records)} runs existed already)" if outcome.existed else ""
-        typer.echo(f"Report: {page}{existed}" if page else f"{len(outcome.records)} records in {output}{existed}")
-    raise typer.Exit(runs.exit_code(outcome))
+    with runs.keeping_records(output):
+        engines = where.EngineOptions(engine, workers, address, gpus_per_worker, device)
+        stream, sources, values = runs.resolve(
+            None if preset is None else get_preset(preset),
+            model=model,
+            data=data,
+            templates=templates,
+            data_root=data_root,
+            image_list=image_list,
+            skip_broken=skip_broken,
+            order=order,
+            batch_size=batch_size,
+            limit=limit,
+            precision=precision,
+            backend=backend,
+            preprocess=preprocess,
+            ignore_orientation=ignore_orientation,
+        )
+        if limit is None and DATASETS.get(stream.data).embedded:
+            stream = replace(stream, limit=EMBEDDED_LIMIT)
+        chosen = dict(parse_setting(text) for text in settings or [])
+        methods = plan_methods(runs.plain_and_debiased(method), chosen, values, protocol)
+        streams = plan_streams(stream, sources, words(corruption), numbers(severity), numbers(seed))
+        configs = select_shard(plan_runs(methods, streams), shard)
+        store = RunStore(output)
+        if runs.is_dry_run(dry_run, throughput):
+            runs.print_dry_run([(configs, store, sources, False)], throughput, as_json)
+            return
+        outcome = runs.run_with_progress(configs, store, sources, engines, cache)
+        page = None if shard else _show(outcome, store, quiet=as_json)
+        if as_json:
+            rows = [row for record in outcome.records.values() for row in record.rows()]
+            print_json(rows, skipped=outcome.existed, missing=outcome.missing(), report=page and str(page))
+        else:
+            existed = f" ({outcome.existed} of {len(outcome.records)} runs existed already)" if outcome.existed else ""
+            typer.echo(f"Report: {page}{existed}" if page else f"{len(outcome.records)} records in {output}{existed}")
+        raise typer.Exit(runs.exit_code(outcome))
 
 
 def _show(outcome: Outcome, store: RunStore, *, quiet: bool) -> Path | None:

@@ -88,62 +88,69 @@ def reproduce(
     from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
     from tta_panda.methods.factory import parse_setting
 
-    experiments = select_experiments(names)
-    seeds = tuple(dict.fromkeys(numbers(seed))) if seed else QUICK_SEEDS if quick else PAPER_SEEDS
-    setups: dict[str, Setup] = {}
-    for named in _presets(preset, data):
-        stream, sources, values = runs.resolve(
-            named,
-            model=model,
-            data=data,
-            templates=templates,
-            data_root=data_root,
-            image_list=image_list,
-            skip_broken=skip_broken,
-            limit=limit,
-            precision=precision,
-            backend=backend,
-            preprocess=preprocess,
-            ignore_orientation=ignore_orientation,
-        )
-        chosen = dict(parse_setting(text) for text in settings or [])
-        beta = _checked_beta(chosen.pop("beta", "paper" if named and named.name in BACKBONES else "auto"))
-        name = named.name if named else data or EMBEDDED.data
-        setups[name] = Setup(stream, sources, values, protocol, chosen, seeds, beta, quick)
+    with runs.keeping_records(output):
+        experiments = select_experiments(names)
+        seeds = tuple(dict.fromkeys(numbers(seed))) if seed else QUICK_SEEDS if quick else PAPER_SEEDS
+        setups: dict[str, Setup] = {}
+        for named in _presets(preset, data):
+            stream, sources, values = runs.resolve(
+                named,
+                model=model,
+                data=data,
+                templates=templates,
+                data_root=data_root,
+                image_list=image_list,
+                skip_broken=skip_broken,
+                limit=limit,
+                precision=precision,
+                backend=backend,
+                preprocess=preprocess,
+                ignore_orientation=ignore_orientation,
+            )
+            chosen = dict(parse_setting(text) for text in settings or [])
+            beta = _checked_beta(chosen.pop("beta", "paper" if named and named.name in BACKBONES else "auto"))
+            name = named.name if named else data or EMBEDDED.data
+            setups[name] = Setup(stream, sources, values, protocol, chosen, seeds, beta, quick)
 
-    planned = {
-        (name, timed): select_shard(_runs(experiments, setup, timed), shard)
-        for timed in (False, True)  # runs that share passes and cores first
-        for name, setup in setups.items()
-    }
-    # The same run may exist in both folders: alone and timed, or while it shared encoder passes with others.
-    stores = {timed: RunStore(output / "records" / "timed" if timed else output / "records") for timed in (False, True)}
-    if runs.is_dry_run(dry_run, throughput):
-        works = [(configs, stores[timed], setups[name].sources, timed) for (name, timed), configs in planned.items()]
-        runs.print_dry_run(works, throughput, as_json)
-        return
-    engines = where.EngineOptions(engine, workers, address, gpus_per_worker, device)
-    outcomes = {
-        (name, timed): runs.run_with_progress(configs, stores[timed], setups[name].sources, engines, cache, timed=timed)
-        for (name, timed), configs in planned.items()
-        if configs or any(each.timed == timed for each in experiments)
-    }
-    parts = {} if shard else _parts(experiments, setups, outcomes, output)
-    if not as_json:
-        _print_parts(list(parts.values()))
-    page = output / (experiments[0].name if len(experiments) == len(setups) == 1 else "") / "report.html"
-    if not shard:
-        planned_keys = {config.key for configs in planned.values() for config in configs}
-        _write_page(page, list(parts.values()), planned_keys, outcomes)
-    count, existed = sum(map(len, planned.values())), sum(outcome.existed for outcome in outcomes.values())
-    if as_json:
-        rows = [_json_row(section, folder) for folder, part in parts.items() for section in part.sections]
-        missing = [row for outcome in outcomes.values() for row in outcome.missing()]
-        print_json(rows, runs=count, skipped=existed, missing=missing, report=None if shard else str(page))
-    else:
-        suffix = f" ({existed} of {count} runs existed already)" if existed else ""
-        typer.echo(f"{count} runs, with records in {output}{suffix}" if shard else f"\nReport: {page}{suffix}")
-    raise typer.Exit(max((runs.exit_code(outcome) for outcome in outcomes.values()), default=0))
+        planned = {
+            (name, timed): select_shard(_runs(experiments, setup, timed), shard)
+            for timed in (False, True)  # runs that share passes and cores first
+            for name, setup in setups.items()
+        }
+        # The same run may exist in both folders: alone and timed, or while it shared encoder passes with others.
+        stores = {
+            timed: RunStore(output / "records" / "timed" if timed else output / "records") for timed in (False, True)
+        }
+        if runs.is_dry_run(dry_run, throughput):
+            works = [
+                (configs, stores[timed], setups[name].sources, timed) for (name, timed), configs in planned.items()
+            ]
+            runs.print_dry_run(works, throughput, as_json)
+            return
+        engines = where.EngineOptions(engine, workers, address, gpus_per_worker, device)
+        outcomes = {
+            (name, timed): runs.run_with_progress(
+                configs, stores[timed], setups[name].sources, engines, cache, timed=timed
+            )
+            for (name, timed), configs in planned.items()
+            if configs or any(each.timed == timed for each in experiments)
+        }
+        parts = {} if shard else _parts(experiments, setups, outcomes, output)
+        if not as_json:
+            _print_parts(list(parts.values()))
+        page = output / (experiments[0].name if len(experiments) == len(setups) == 1 else "") / "report.html"
+        if not shard:
+            planned_keys = {config.key for configs in planned.values() for config in configs}
+            _write_page(page, list(parts.values()), planned_keys, outcomes)
+        count, existed = sum(map(len, planned.values())), sum(outcome.existed for outcome in outcomes.values())
+        if as_json:
+            rows = [_json_row(section, folder) for folder, part in parts.items() for section in part.sections]
+            missing = [row for outcome in outcomes.values() for row in outcome.missing()]
+            print_json(rows, runs=count, skipped=existed, missing=missing, report=None if shard else str(page))
+        else:
+            suffix = f" ({existed} of {count} runs existed already)" if existed else ""
+            typer.echo(f"{count} runs, with records in {output}{suffix}" if shard else f"\nReport: {page}{suffix}")
+        raise typer.Exit(max((runs.exit_code(outcome) for outcome in outcomes.values()), default=0))
 
 
 def _presets(names: str | None, data: str | None) -> list[Preset | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -101,6 +102,11 @@ ThroughputOption = Annotated[
 ]
 
 
+def keeping_records(output: Path) -> AbstractContextManager[None]:
+    """Have an interruption of this block say where finished runs are."""
+    return keeping(f"Finished runs are in {output}; the same command continues from there.")
+
+
 def resolve(
     preset: Preset | None,
     *,
@@ -143,8 +149,7 @@ def run_with_progress(
     evaluator = Evaluator(sources, device, timed=timed, cache=cache)
     engines = replace(engines, workers=1) if timed else engines
     executor = engines.make_executor(default_workers(configs, sources, device))
-    kept = f"Finished runs are in {store.root}; the same command continues from there."
-    with make_progress("starting", total=len(configs)) as progress, keeping(kept):
+    with make_progress("starting", total=len(configs)) as progress:
         task = progress.task_ids[0]
 
         def report(running: Sequence[RunConfig], share: float) -> None:
