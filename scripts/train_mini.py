@@ -3,7 +3,7 @@
     python scripts/train_mini.py --work-dir build/mini            # train, or go on where an interrupted run stopped
     python scripts/train_mini.py --work-dir build/mini --export   # write the weights into the package
 
-Step `s` draws its pictures from the generator `(seed, s)`, so a resumed run sees exactly what an undisturbed one would.
+Step `s` draws its pictures from the generator `(seed, s)`, so a resumed run sees what an uninterrupted one would.
 The loss is CLIP's symmetric contrastive loss; captions in a batch that say the same thing in other words are positives
 of each other instead of false negatives. The first part of training drops half of the image tokens, which doubles the
 speed (Li et al. 2023, "Scaling Language-Image Pre-training via Masking"). No corrupted image is ever shown.

@@ -245,7 +245,7 @@ def _parsed(content: bytes) -> object:
 
 @dataclass
 class Damage:
-    """How many records, files and rows differ from those of an undisturbed run."""
+    """How many records, files and rows differ from those of an uninterrupted run."""
 
     lost: int = 0
     doubled: int = 0

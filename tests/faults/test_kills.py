@@ -42,7 +42,7 @@ class Trial:
 
     command: Command
     life: float
-    """Seconds that an undisturbed run takes, as the machine is just now."""
+    """Seconds that an uninterrupted run takes, as the machine is just now."""
     moments: list[float] = field(default_factory=list)
     """When a process was killed, in seconds of its own life."""
     tried: int = 0
@@ -95,14 +95,14 @@ def kill_and_resume(command: Command, inputs: Path, folder: Path, kills: int) ->
     Half of the moments are drawn from all of a life, and half from its part after the first file was written. Where a
     process ends before its moment, the folder is finished, and the next process is to be killed at that moment.
     """
-    undisturbed = folder / "undisturbed"
-    again = command.arguments(inputs, undisturbed)
-    start, life = watch(again, undisturbed)
+    uninterrupted = folder / "uninterrupted"
+    again = command.arguments(inputs, uninterrupted)
+    start, life = watch(again, uninterrupted)
     trial = Trial(command, life)
-    settled = units(undisturbed, command.settled)
-    expected = units(undisturbed, *command.compared)
+    settled = units(uninterrupted, command.settled)
+    expected = units(uninterrupted, *command.compared)
     finish(again)  # there is nothing left to do, and nothing changes
-    trial.damage.add(expected, units(undisturbed, *command.compared))
+    trial.damage.add(expected, units(uninterrupted, *command.compared))
     rng = random.Random(f"{SEED} {command}")
     shares = [(place + rng.random()) / kills for place in range(kills)]  # one in each part of a life
     shares[::2] = [(start + share * (life - start)) / life for share in shares[::2]]

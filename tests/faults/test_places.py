@@ -97,9 +97,9 @@ def test_a_full_disk_costs_nothing_that_was_finished(
         assert_explained(outcome, small_disk, "No space left on device")
     mount("-o", "remount,size=64m", small_disk)
     assert call(command, output).code == 0
-    assert call(command, tmp_path / "undisturbed").code == 0
+    assert call(command, tmp_path / "uninterrupted").code == 0
     damage = Damage()
-    damage.add(units(tmp_path / "undisturbed", *command.compared), units(output, *command.compared))
+    damage.add(units(tmp_path / "uninterrupted", *command.compared), units(output, *command.compared))
     assert damage == Damage()
 
 
@@ -158,11 +158,11 @@ def test_a_clock_that_goes_back_changes_nothing(
     name: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = BY_NAME[name]
-    assert call(command, tmp_path / "undisturbed").code == 0
+    assert call(command, tmp_path / "uninterrupted").code == 0
     now, hours = time.time(), count()
     monkeypatch.setattr(time, "time", lambda: now - 3600 * next(hours))
     monkeypatch.setattr(time, "time_ns", lambda: int(1e9 * time.time()))
     assert call(command, tmp_path / "out").code == 0
     damage = Damage()
-    damage.add(units(tmp_path / "undisturbed", *command.compared), units(tmp_path / "out", *command.compared))
+    damage.add(units(tmp_path / "uninterrupted", *command.compared), units(tmp_path / "out", *command.compared))
     assert damage == Damage() and next(hours) > 1

@@ -57,7 +57,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    """The records of an undisturbed run by the local engine."""
+    """The records of an uninterrupted run by the local engine."""
     folder = tmp_path_factory.mktemp("local")
     finish(*BENCH, "--workers", "2", "-o", folder)
     return contents(folder)

@@ -30,7 +30,7 @@ def words(text: str) -> list[str]:
     return found
 
 
-_MOST_NUMBERS = 10_000
+_MAX_NUMBERS = 10_000
 
 
 def numbers(text: str) -> list[int]:
@@ -41,8 +41,8 @@ def numbers(text: str) -> list[int]:
         raise InvalidInputError(
             f"Expected whole numbers separated by commas, or a range as 0-4, got {text!r}."
         ) from None
-    if (count := sum(each.stop - each.start for each in ranges)) > _MOST_NUMBERS:
-        raise InvalidInputError(f"{text!r} means {count:,} numbers; at most {_MOST_NUMBERS:,} can be given at once.")
+    if (count := sum(each.stop - each.start for each in ranges)) > _MAX_NUMBERS:
+        raise InvalidInputError(f"{text!r} means {count:,} numbers; at most {_MAX_NUMBERS:,} can be given at once.")
     return list(itertools.chain.from_iterable(ranges))
 
 
