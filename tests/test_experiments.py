@@ -29,7 +29,7 @@ from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
 from tta_panda.methods.presets import PRESETS
 from tta_panda.reporting.cells import ACCURACY, DIVERGED, NOT_RUN, Cell, Printed
 from tta_panda.reporting.exports import to_csv, to_latex, to_markdown, write_figures, write_tables
-from tta_panda.reporting.figures import DotFigure, Dots, Histogram, HistogramFigure, Line, LineFigure, Panel
+from tta_panda.reporting.figures import DotFigure, Histogram, HistogramFigure, Line, LineFigure, Panel
 from tta_panda.reporting.page import Part, Section, render_page
 from tta_panda.reporting.tables import Column, Row, Table
 from tta_panda.reporting.terminal import print_tables
@@ -152,9 +152,9 @@ def test_names_stand_for_the_papers_experiments_the_others_or_all():
 
 def test_a_stream_that_joins_corruptions_is_one_run_for_each_seed():
     setup = Setup(seeds=(0, 1))
-    [variant] = setup.series("clip", order="mixed").candidates
-    assert setup.runs(variant, "fog") == setup.runs(variant, "snow")
-    assert [config.stream.seed for config in setup.runs(variant, "fog")] == [0, 1]
+    series = setup.series("clip", order="mixed")
+    assert setup.runs(series, "fog") == setup.runs(series, "snow")
+    assert [config.stream.seed for config in setup.runs(series, "fog")] == [0, 1]
     runs = EXPERIMENTS["fig-continual"].runs(setup)
     assert {config.stream.corruption for config in runs} == {"all"}
     assert len(runs) == 4 * 2
@@ -167,8 +167,8 @@ def test_ways_to_debias_are_compared_with_the_plain_method_on_the_same_stream():
     row = next(row for row in means.rows if row.name == "clip, sorted")
     column = [column.title for column in means.columns].index("Δ +level")
     changes = [
-        made_up(setup.runs(setup.variant("clip+level", order="correlated:0"), name)[0]).accuracy
-        - made_up(setup.runs(setup.variant("clip", order="correlated:0"), name)[0]).accuracy
+        made_up(setup.runs(setup.series("clip+level", order="correlated:0"), name)[0]).accuracy
+        - made_up(setup.runs(setup.series("clip", order="correlated:0"), name)[0]).accuracy
         for name in CORRUPTIONS
     ]
     assert row.cells[column].value == pytest.approx(100 * statistics.fmean(changes))
@@ -180,7 +180,7 @@ def test_ways_to_debias_are_compared_with_the_plain_method_on_the_same_stream():
 def test_the_worst_change_of_a_beta_is_that_of_one_corruption():
     setup = FULL
     _, worst = section_of("table-beta", setup).tables
-    plain, auto = setup.variant("clip"), setup.variant("clip+panda", beta="auto")
+    plain, auto = setup.series("clip"), setup.series("clip+panda", beta="auto")
     changes = [
         made_up(setup.runs(auto, name)[0]).accuracy - made_up(setup.runs(plain, name)[0]).accuracy
         for name in CORRUPTIONS
@@ -215,13 +215,12 @@ def test_means_and_spreads_are_over_seeds():
     series = setup.series("clip")
     records = records_of("fig-histograms", setup)
     found = results_of("fig-histograms", setup, records).average(series, ACCURACY)
-    [variant] = series.candidates
     by_seed = [
-        100 * statistics.fmean(made_up(setup.runs(variant, c)[seed]).accuracy for c in CORRUPTIONS) for seed in range(3)
+        100 * statistics.fmean(made_up(setup.runs(series, c)[seed]).accuracy for c in CORRUPTIONS) for seed in range(3)
     ]
     assert found.value == pytest.approx(statistics.fmean(by_seed))
     assert found.sd == pytest.approx(statistics.stdev(by_seed))
-    records.pop(setup.runs(variant, "fog")[2].key)
+    records.pop(setup.runs(series, "fog")[2].key)
     results = results_of("fig-histograms", setup, records)
     assert results.average(series, ACCURACY) == Cell()
     assert results.cell(series, ACCURACY, "snow").value is not None
@@ -233,18 +232,17 @@ def test_the_papers_beta_needs_a_benchmark():
     with pytest.raises(InvalidInputError, match="number"):
         Setup(beta=math.nan)
     setup = papers()
-    [variant] = setup.series("tent+panda").candidates
-    assert setup.method(variant).options["beta"] == 0.6
+    assert setup.method(setup.series("tent+panda")).options["beta"] == 0.6
     assert setup.benchmark == "cifar10-c"
-    assert Setup(beta=0.3).method(Setup(beta=0.3).series("tent+panda").candidates[0]).options["beta"] == 0.3
+    assert Setup(beta=0.3).method(Setup(beta=0.3).series("tent+panda")).options["beta"] == 0.3
 
 
 def test_settings_go_to_every_method_that_has_them():
     setup = Setup(settings={"lr": 0.5, "ratio": 0.2})
-    found = {name: setup.method(setup.variant(name)).options for name in ("clip", "tent", "tent+panda")}
+    found = {name: setup.method(setup.series(name)).options for name in ("clip", "tent", "tent+panda")}
     assert "lr" not in found["clip"] and found["tent"]["lr"] == 0.5 and "ratio" not in found["tent"]
     assert (found["tent+panda"]["lr"], found["tent+panda"]["ratio"]) == (0.5, 0.2)
-    assert setup.method(setup.variant("tent", lr=0.1)).options["lr"] == 0.1  # what an experiment varies goes first
+    assert setup.method(setup.series("tent", lr=0.1)).options["lr"] == 0.1  # what an experiment varies goes first
     with pytest.raises(UnknownNameError, match="'lr'"):
         Setup(settings={"lrr": 1})
 
@@ -329,7 +327,7 @@ def test_the_papers_panda_numbers_stand_only_beside_its_way_to_choose_beta():
     setup = papers(beta="grid")
     row = section_of("table-main", setup).tables[0].rows[0]
     assert [cell.paper is not None for cell in row.cells[:4]] == [True, False, False, True]
-    [auto] = [s for s in EXPERIMENTS["fig-histograms"].series(setup) if "panda" in s.label]
+    [[_, auto]] = EXPERIMENTS["fig-histograms"].rows(setup).values()
     assert auto.label == "clip+panda (auto, no labels)"
 
 
@@ -394,8 +392,8 @@ def test_files_of_every_kind_of_figure(tmp_path):
     panels = [Panel("x", "y", lines, log_x=True), Panel("x", "y", lines[1:], names={1: "one", 10: "ten"})]
     figures = [
         LineFigure("caption", panels),
-        DotFigure("caption", "x", ["r", "s"], [Dots("d", [Cell(1.0), Cell()])], ("level", 0.5), name="dots"),
-        HistogramFigure("caption", ["k"], ["one", "two"], [Histogram(str(i), [[1, 2]], [2, 1]) for i in range(5)], "h"),
+        DotFigure("caption", "x", ["r", "s"], {"d": [Cell(1.0), Cell()]}, ("level", 0.5)),
+        HistogramFigure("caption", ["k"], ["one", "two"], [Histogram(str(i), [[1, 2]], [2, 1]) for i in range(5)]),
     ]
 
     def write(folder: str) -> dict[str, bytes]:
@@ -404,7 +402,7 @@ def test_files_of_every_kind_of_figure(tmp_path):
         return {path.name: path.read_bytes() for path in paths}
 
     written = write("once")
-    drawings = ("fig-1", "fig-2", "fig-dots", "fig-h-1", "fig-h-2")
+    drawings = ("fig-1", "fig-2", "fig-3", "fig-4", "fig-5")
     assert written.keys() == {f"{name}.{suffix}" for name in drawings for suffix in ("svg", "png", "pdf")} | {
         "fig.csv",
         "fig.md",

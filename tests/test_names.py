@@ -26,7 +26,6 @@ from tta_panda.reporting.comparison import compare, read_comparisons
 from tta_panda.reporting.exports import to_csv, to_latex, to_markdown
 from tta_panda.reporting.figures import (
     DotFigure,
-    Dots,
     Histogram,
     HistogramFigure,
     Line,
@@ -151,7 +150,7 @@ def test_pages_show_names_as_text():
 
 def figures() -> list:
     values = [1.0] * len(NAMES)
-    dots = DotFigure("caption", NAMES[0], NAMES, [Dots(name, list(map(Cell, values))) for name in NAMES[:3]])
+    dots = DotFigure("caption", NAMES[0], NAMES, {name: list(map(Cell, values)) for name in NAMES[:3]})
     two = {1: Cell(1.0), 2: Cell(2.0)}
     panels = [Panel("x", "y", [Line(name, two) for name in NAMES[i::5][:3]], NAMES[15 + i]) for i in range(5)]
     classes = NAMES[:20]

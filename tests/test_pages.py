@@ -11,7 +11,7 @@ from tta_panda.cli.report import write_report
 from tta_panda.evaluation.store import RunStore
 from tta_panda.reporting.cells import Cell
 from tta_panda.reporting.comparison import read_comparisons
-from tta_panda.reporting.figures import DotFigure, Dots, draw, to_bytes, to_svg
+from tta_panda.reporting.figures import DotFigure, draw, to_bytes, to_svg
 from tta_panda.reporting.page import templates
 
 
@@ -74,7 +74,7 @@ def test_drawings_are_narrow_and_take_their_colours_from_the_page(page):
 
 
 def test_files_of_drawings_have_a_background_of_their_own():
-    [drawing] = draw(DotFigure("caption", "x", ["a"], [Dots("b", [Cell(1.0)])]))
+    [drawing] = draw(DotFigure("caption", "x", ["a"], {"b": [Cell(1.0)]}))
     assert b"#ffffff" in to_bytes(drawing, "svg") and b"var(" not in to_bytes(drawing, "svg")
     assert "var(--line)" in to_svg(drawing)
 

@@ -277,8 +277,8 @@ def test_every_method_sees_the_same_stream(mini_classifier):
 
 def test_experiments_look_up_corruptions_of_a_joined_stream():
     setup = Setup(seeds=(0, 1))
-    variant = setup.variant("clip", order="continual", limit=7)
-    fog, snow, clean = (setup.runs(variant, name) for name in ("fog", "snow", "clean"))
+    series = setup.series("clip", order="continual", limit=7)
+    fog, snow, clean = (setup.runs(series, name) for name in ("fog", "snow", "clean"))
     assert fog == snow and [run.stream.seed for run in fog] == [0, 1]
     assert (
         fog[0].stream.title() == "mini, glyphs-c, corruption all, severity 5, order continual, batches of 100, 7 images"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tta_panda.errors import UnknownNameError
+from tta_panda.experiments import base, figures, tables  # noqa: F401  (each registers its experiments)
 from tta_panda.experiments.base import Experiment
-from tta_panda.experiments.figures import FIGURES
-from tta_panda.experiments.tables import TABLES
 
-EXPERIMENTS = {each.name: each for each in sorted((*TABLES, *FIGURES), key=lambda each: not each.in_paper)}
-"""By name: those of the paper first."""
+EXPERIMENTS = {
+    each.name: each
+    for each in sorted(base.EXPERIMENTS.values(), key=lambda each: (not each.in_paper, each.name.startswith("fig-")))
+}
+"""By name: those of the paper first, and tables before figures."""
 
 SELECTIONS = {
     "all": list(EXPERIMENTS),

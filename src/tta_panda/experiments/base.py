@@ -13,10 +13,10 @@ from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.experiments.paper import MEAN, PaperVariant, printed_accuracy
-from tta_panda.experiments.setup import Series, Setup, Variant
+from tta_panda.experiments.setup import Series, Setup
 from tta_panda.methods import MethodName
 from tta_panda.reporting.cells import ACCURACY, Cell, Metric, Results, over_seeds
-from tta_panda.reporting.figures import Figure, Line, LineFigure, Panel
+from tta_panda.reporting.figures import DotFigure, Figure, Line, LineFigure, LineKind, Panel
 from tta_panda.reporting.page import Section
 from tta_panda.reporting.tables import Column, Row, Table, side_by_side
 
@@ -29,6 +29,9 @@ class Shown(NamedTuple):
     notes: Sequence[str] = ()
 
 
+Show = Callable[["ExperimentResults"], Shown]
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A table or a figure by name."""
@@ -37,9 +40,9 @@ class Experiment:
     title: str
     about: str
     """What it shows, in a sentence."""
-    series: Callable[[Setup], list[Series]]
-    """Everything that is compared."""
-    show: Callable[[ExperimentResults], Shown]
+    rows: Callable[[Setup], Mapping[str, Sequence[Series]]]
+    """Everything that is compared: for each row of its table, or panel of its figure, the series side by side."""
+    show: Show
     """Tables and figures of what was run."""
     corruptions: Callable[[Setup], Sequence[str]] = lambda setup: CORRUPTIONS
     """Where it is compared."""
@@ -64,9 +67,10 @@ class Experiment:
         runs = {
             config.key: config
             for corruption in self.corruptions(setup)
-            for series in self.series(setup)
-            for variant in series.candidates
-            for config in setup.runs(variant, corruption)
+            for row in self.rows(setup).values()
+            for series in row
+            for each in series.candidates or [series]
+            for config in setup.runs(each, corruption)
         }
         return list(runs.values())
 
@@ -77,6 +81,22 @@ class Experiment:
         source = f"{place}. tta-panda reproduce {self.name}"
         runs = self.runs(setup)
         return Section(self.name, self.title, tables, figures, notes, runs, self.about, source, figures_first=True)
+
+
+EXPERIMENTS: dict[str, Experiment] = {}
+"""By name, as `experiment` registered them."""
+
+
+def experiment(
+    name: str, title: str, about: str, rows: Callable[[Setup], Mapping[str, Sequence[Series]]], **more: Any
+) -> Callable[[Show], Show]:
+    """Register the decorated function as what shows an experiment; arguments are the fields of `Experiment`."""
+
+    def register(show: Show) -> Show:
+        EXPERIMENTS[name] = Experiment(name, title, about, rows, show, **more)
+        return show
+
+    return register
 
 
 def across_benchmarks(experiments: Sequence[Experiment], sections: Mapping[str, Sequence[Section]]) -> list[Section]:
@@ -99,32 +119,32 @@ class ExperimentResults(Results[Series]):
         super().__init__(records, diverged)
         self.setup = setup
         self.about = experiment.about
-        self.series = experiment.series(setup)
+        self.rows = experiment.rows(setup)
+        self.series = [series for row in self.rows.values() for series in row]
         self.corruptions = [name for name in experiment.corruptions(setup) if name != CLEAN]
         """What means are taken over and choices are made on."""
         self.where = f"mean of {len(self.corruptions)} corruptions"
-        self._chosen: dict[Series, Variant] = {}
+        self._chosen: dict[Series, Series] = {}
 
     def runs(self, series: Series, corruption: str) -> Sequence[RunConfig]:
         return self.setup.runs(self.chosen(series), corruption)
 
-    def chosen(self, series: Series) -> Variant:
-        """The most accurate candidate."""
+    def chosen(self, series: Series) -> Series:
+        """The most accurate candidate; the series itself where it has none."""
 
-        def accuracy(variant: Variant) -> float:
-            value = self.average(Series("", (variant,)), ACCURACY).value
+        def accuracy(candidate: Series) -> float:
+            value = self.average(candidate, ACCURACY).value
             return -1.0 if value is None else value
 
-        if series not in self._chosen:
-            several = len(series.candidates) > 1
-            self._chosen[series] = max(series.candidates, key=accuracy) if several else series.candidates[0]
-        return self._chosen[series]
+        if series.candidates and series not in self._chosen:
+            self._chosen[series] = max(series.candidates, key=accuracy)
+        return self._chosen.get(series, series)
 
     def chosen_beta(self, series: Series) -> Cell:
         """The best beta of a grid."""
         if self.average(series, ACCURACY).value is None:
             return Cell()
-        return Cell(dict(self.chosen(series).settings)["beta"])
+        return Cell(dict(self.chosen(series).options)["beta"])
 
     def average(self, series: Series, metric: Metric) -> Cell:
         """The mean over all corruptions of the experiment."""
@@ -134,12 +154,15 @@ class ExperimentResults(Results[Series]):
         """Of one corruption, or over all of them for `MEAN`."""
         return self.average(series, metric) if corruption == MEAN else self.cell(series, metric, corruption)
 
-    def accuracy(self, series: Series, method: str, variant: PaperVariant, corruption: str = MEAN) -> Cell:
+    def accuracy(self, series: Series, corruption: str = MEAN) -> Cell:
         """Our accuracy, beside what the paper printed for this very setting, if it did."""
         cell = self.cell_or_mean(series, ACCURACY, corruption)
-        if variant != "plain" and not self.setup.has_papers_beta(series):
+        method = MethodName.of(series.method)
+        if method.debias and not self.setup.has_papers_beta(series):
             return cell
-        return replace(cell, paper=printed_accuracy(self.setup.benchmark, method, variant, corruption))
+        replaced = ("destroy", "none") in self.chosen(series).options
+        variant: PaperVariant = "offset" if replaced else "panda" if method.debias else "plain"
+        return replace(cell, paper=printed_accuracy(self.setup.benchmark, method.base, variant, corruption))
 
     def by_tenth(self, series: Series, corruption: str, metric: Metric) -> list[Cell]:
         """A cell over seeds for each tenth of a stream."""
@@ -184,6 +207,10 @@ class SweepLine(NamedTuple):
     """Other options of the method."""
     label: str = ""
 
+    @property
+    def name(self) -> str:
+        return self.label or self.method
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -214,26 +241,47 @@ def sweep_experiment(
     log_x: bool = True,
     in_paper: str = "",
     note: str = "",
-) -> Experiment:
-    """Mean accuracy over the values of an option, as lines and as tables."""
+    search: Callable[[ExperimentResults], Table] | None = None,
+) -> None:
+    """Register an experiment: mean accuracy over the values of an option, as lines and as tables.
 
-    def series(setup: Setup) -> list[Series]:
-        found = [s.series(setup, line, x) for s in sweeps for line in s.lines for x in s.values(setup)]
-        return list(dict.fromkeys(found))
+    `search` adds a table of the search for beta, which other sweeps omit.
+    """
 
+    def rows(setup: Setup) -> dict[str, list[Series]]:
+        return {
+            f"{sweep.title} {line.name}": [sweep.series(setup, line, x) for x in sweep.values(setup)]
+            for sweep in sweeps
+            for line in sweep.lines
+        }
+
+    @experiment(name, title, about, rows, corruptions=Setup.sensitivity_corruptions, in_paper=in_paper)
     def show(results: ExperimentResults) -> Shown:
         panels, tables = [], []
         for index, sweep in enumerate(sweeps):
             xs, lines = sweep.values(results.setup), []
             for line in sweep.lines:
-                cells = {x: results.average(sweep.series(results.setup, line, x), ACCURACY) for x in xs}
-                lines.append(Line(line.label or line.method, cells, line.hue, "level" if line.is_level else "line"))
+                cells = [results.average(each, ACCURACY) for each in results.rows[f"{sweep.title} {line.name}"]]
+                kind: LineKind = "level" if line.is_level else "line"
+                lines.append(Line(line.name, dict(zip(xs, cells, strict=True)), line.hue, kind))
             panels.append(Panel(sweep.x, ACCURACY.title, lines, sweep.title, log_x))
-            columns = [Column.of(ACCURACY, line.label) for line in lines]
-            rows = [Row(f"{x:g}", [line.cells[x] for line in lines]) for x in xs]
             heading = f"{sweep.title or title}: accuracy (%), {results.where}"
-            tables.append(Table(heading, sweep.x, columns, rows, name=str(index + 1) if index else ""))
+            columns = [Column.of(ACCURACY, line.label) for line in lines]
+            tables.append(line_table(heading, sweep.x, lines, columns, str(index + 1) if index else ""))
         caption = f"{about} {results.where.capitalize()}; bars are one s.d. over seeds."
-        return Shown(tables, [LineFigure(caption, panels)], [*results.sweep_notes(), *([note] if note else [])])
+        notes = results.quick_notes() if search else results.sweep_notes()
+        tables += [search(results)] if search else []
+        return Shown(tables, [LineFigure(caption, panels)], [*notes, *([note] if note else [])])
 
-    return Experiment(name, title, about, series, show, Setup.sensitivity_corruptions, in_paper)
+
+def line_table(title: str, x: str, lines: Sequence[Line], columns: Sequence[Column], name: str = "") -> Table:
+    """Lines over the same x as the columns of a table."""
+    rows = [Row(f"{place:g}", [line.cells[place] for line in lines]) for place in lines[0].cells]
+    return Table(title, x, columns, rows, name=name)
+
+
+def table_dots(table: Table, caption: str) -> DotFigure:
+    """The accuracies of a table."""
+    shown = {column.title: i for i, column in enumerate(table.columns) if column.better and not column.is_delta}
+    dots = {title: [row.cells[index] for row in table.rows] for title, index in shown.items()}
+    return DotFigure(caption, ACCURACY.title, [row.name for row in table.rows], dots)

@@ -11,24 +11,41 @@ import numpy as np
 
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.experiments.base import Experiment, ExperimentResults, Shown, Sweep, SweepLine, sweep_experiment
+from tta_panda.experiments.base import (
+    ExperimentResults,
+    Shown,
+    Sweep,
+    SweepLine,
+    experiment,
+    line_table,
+    sweep_experiment,
+    table_dots,
+)
 from tta_panda.experiments.paper import METHODS
 from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, STREAMS, Series, Setup, short_name
 from tta_panda.reporting.cells import ACCURACY, BETA, BIAS, Cell, Metric
 from tta_panda.reporting.comparison import corruption_rows, table_by_corruption
-from tta_panda.reporting.figures import DotFigure, Dots, Line, LineFigure, Panel, class_histograms, corruption_dots
-from tta_panda.reporting.tables import Column, Row, Table
+from tta_panda.reporting.figures import Line, LineFigure, Panel, class_histograms, corruption_dots
+from tta_panda.reporting.tables import Column, Row, Table, with_changes
 
 # Figure 2: bias
 
 
-def _bias_series(setup: Setup) -> list[Series]:
+def _bias_rows(setup: Setup) -> dict[str, list[Series]]:
     # What TPT, TPS and Zero have in common and no more: the mean prediction over the confident views.
     positive = setup.series("zero", "positive augmentation", temperature=1.0)
-    return [setup.series("clip"), positive, setup.series("clip+panda")]
+    return {"clip": [setup.series("clip"), positive, setup.series("clip+panda")]}
 
 
-def _show_bias(results: ExperimentResults) -> Shown:
+@experiment(
+    "fig-bias",
+    "Prediction bias",
+    "L1 distance between the mean prediction and the label frequencies, corruption by corruption.",
+    _bias_rows,
+    corruptions=lambda setup: (CLEAN, *CORRUPTIONS),
+    in_paper="Figure 2 and its appendix",
+)
+def _bias(results: ExperimentResults) -> Shown:
     clip, positive, panda = results.series
     compared: list[tuple[Column, Series, Series | None]] = [
         *((Column.of(BIAS, series.label), series, None) for series in results.series),
@@ -54,7 +71,14 @@ def _show_bias(results: ExperimentResults) -> Shown:
 # Appendix: histograms
 
 
-def _show_histograms(results: ExperimentResults) -> Shown:
+@experiment(
+    "fig-histograms",
+    "Predicted classes",
+    "How often each class is predicted by CLIP without and with Panda, and how often it occurs.",
+    lambda setup: {"clip": [setup.series("clip"), setup.series("clip+panda")]},
+    in_paper="Appendix, histograms",
+)
+def _histograms(results: ExperimentResults) -> Shown:
     shown = {series.label: series for series in results.series}
 
     def largest_share(series: Series, corruption: str) -> Cell:
@@ -77,25 +101,32 @@ _EVOLUTION = "gaussian_noise"
 _EVOLUTION_IMAGES = 1000  # in a quick look; fewer would leave chunks too small to tell bias from chance
 
 
-def _show_evolution(results: ExperimentResults) -> Shown:
+@experiment(
+    "fig-evolution",
+    "Along the stream",
+    "Prediction bias and accuracy in ten consecutive chunks of the stream, gaussian noise.",
+    lambda setup: {"tent": [setup.series(each, quick_images=_EVOLUTION_IMAGES) for each in ("tent", "tent+panda")]},
+    corruptions=lambda setup: (_EVOLUTION,),
+    in_paper="Figure 4",
+)
+def _evolution(results: ExperimentResults) -> Shown:
     records = [record for series in results.series for record in results.records(series, _EVOLUTION)]
     tenths = max((len(record.tenths) for record in records), default=1)
-    columns, by_column, panels = [], [], []
+    columns, panels = [], []
     for metric in (BIAS, ACCURACY):
         lines = []
         for hue, series in enumerate(results.series):
             cells = results.by_tenth(series, _EVOLUTION, metric) or [results.empty(series, [_EVOLUTION])] * tenths
             columns.append(Column.of(metric, f"{series.label}: {metric.title}"))
-            by_column.append(cells)
             lines.append(Line(series.label, dict(enumerate(cells, 1)), hue))
         panels.append(Panel("tenth of the stream", metric.title, lines))
-    rows = [Row(str(index + 1), cells) for index, cells in enumerate(zip(*by_column, strict=True))]
     size = _chunk_size({tenth.samples for record in records for tenth in record.tenths})
     note = (
         f"A chunk has {size}. Small chunks show more bias by chance alone, equally for both methods. A "
         "method predicts each batch before it learns from it, so the first batch shows it unadapted."
     )
-    table = Table(f"Chunks of {size}, gaussian noise", "chunk", columns, rows)
+    lines = [line for panel in panels for line in panel.lines]
+    table = line_table(f"Chunks of {size}, gaussian noise", "chunk", lines, columns)
     return Shown([table], [LineFigure(f"{results.about} Bars are one s.d. over seeds.", panels)], [note])
 
 
@@ -106,26 +137,16 @@ def _chunk_size(sizes: set[int]) -> str:
     return f"{min(sizes)} image{'s' * (min(sizes) != 1)}" if sizes else "no images"
 
 
-# Figure 5: beta
-
-
-def _with_choices(sweep: Experiment) -> Experiment:
-    """The sweep of beta with a table of the two ways to choose it."""
-
-    def show(results: ExperimentResults) -> Shown:
-        shown = sweep.show(results)
-        return Shown([*shown.tables, _choices_table(results)], shown.figures, results.quick_notes())
-
-    return replace(sweep, show=show)
+# Figure 5: sensitivity
 
 
 def _choices_table(results: ExperimentResults) -> Table:
+    """Two ways to choose beta."""
     setup, rows = results.setup, []
     for name in ("clip", "tent"):
-        grid, auto = setup.best_of_grid(name), setup.series(f"{name}+panda", beta="auto")
-        plain, *both = (results.average(series, ACCURACY) for series in (setup.series(name), auto, grid))
-        cells = [plain, *(cell for each in both for cell in (each, each - plain))]
-        rows.append(Row(name, [*cells, results.chosen_beta(grid)]))
+        grid, auto = setup.best_of_grid(f"{name}+panda"), setup.series(f"{name}+panda", beta="auto")
+        cells = [results.average(series, ACCURACY) for series in (setup.series(name), auto, grid)]
+        rows.append(Row(name, [*with_changes(*cells), results.chosen_beta(grid)]))
     columns = [Column.of(ACCURACY, "plain")]
     for title in ("auto (no labels)", BEST_OF_GRID):
         columns += [Column.of(ACCURACY, title), Column.delta(ACCURACY)]
@@ -138,50 +159,128 @@ def _choices_table(results: ExperimentResults) -> Table:
     return Table(title, "method", columns, rows, note, name="choices")
 
 
-# Values of sweeps that depend on the setup
-
-
 def _batch_sizes(setup: Setup, sizes: Sequence[int], quick_sizes: Sequence[int]) -> list[int]:
     """Those that differ: two sizes that each hold the whole stream would be the same run."""
     sizes = quick_sizes if setup.quick else sizes
-    limit = dict(setup.variant("clip").stream).get("limit", setup.stream.limit)
+    limit = dict(setup.series("clip").stream).get("limit", setup.stream.limit)
     return [size for size, smaller in zip(sizes, (0, *sizes), strict=False) if limit is None or smaller < limit]
 
 
 def _around_default(setup: Setup, method: str, option: str) -> list[float]:
     """Two decades around the value in use."""
-    usual = setup.method(setup.variant(method)).options[option]
+    usual = setup.method(setup.series(method)).options[option]
     factors = (0.1, 1.0, 10.0) if setup.quick else (0.1, 0.3, 1.0, 3.0, 10.0)
     return [float(f"{usual * factor:.3g}") for factor in factors]
+
+
+sweep_experiment(
+    "fig-ratio",
+    "Negatives per image",
+    "Accuracy with M negatives for a batch of B images, from 1:100 to 1:1.",
+    [
+        Sweep(
+            "negatives per image, M:B",
+            "ratio",
+            lambda setup: (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
+            [
+                SweepLine("clip+panda", 0),
+                SweepLine("clip", 0, is_level=True),
+                SweepLine("tent+panda", 1),
+                SweepLine("tent", 1, is_level=True),
+            ],
+        )
+    ],
+    in_paper="Figure 5, left",
+)
+
+sweep_experiment(
+    "fig-beta",
+    "The offset ratio beta",
+    "Accuracy over beta; at 0 the plain method. The dashed line is beta auto, which needs no labels.",
+    [
+        Sweep(
+            "beta",
+            "beta",
+            lambda setup: (0.0, *BETA_GRID),
+            [
+                SweepLine("clip+panda", 0),
+                SweepLine("clip+panda", 0, True, {"beta": "auto"}, "clip+panda, auto"),
+                SweepLine("tent+panda", 1),
+                SweepLine("tent+panda", 1, True, {"beta": "auto"}, "tent+panda, auto"),
+            ],
+        )
+    ],
+    log_x=False,
+    in_paper="Figure 5, middle",
+    search=_choices_table,
+)
+
+sweep_experiment(
+    "fig-batch-size",
+    "Batch size",
+    "Tent without and with Panda on batches of several sizes, the learning rate unchanged.",
+    [
+        Sweep(
+            "batch size",
+            "batch_size",
+            partial(_batch_sizes, sizes=(5, 10, 20, 50, 100, 200), quick_sizes=(10, 20, 50, 100)),
+            [SweepLine("tent", 0), SweepLine("tent+panda", 1)],
+        )
+    ],
+    in_paper="Figure 5, right",
+)
 
 
 # Figure 6: ablation
 
 
-def _ablation_methods(setup: Setup) -> Sequence[str]:
-    return ("clip", "tent", "eta", "dmn", "zero", "tps") if setup.quick else METHODS
-
-
-def _ablated(setup: Setup, name: str) -> dict[str, Series]:
+def _ablation_rows(setup: Setup) -> dict[str, list[Series]]:
     return {
-        "off": setup.series(name),
-        "within image": setup.series(f"{name}+panda", sampler="within_image"),
-        "no average": setup.series(f"{name}+panda", average=False),
-        "full": setup.series(f"{name}+panda"),
+        name: [
+            setup.series(name, "off"),
+            setup.series(f"{name}+panda", "within image", sampler="within_image"),
+            setup.series(f"{name}+panda", "no average", average=False),
+            setup.series(f"{name}+panda", "full"),
+        ]
+        for name in (("clip", "tent", "eta", "dmn", "zero", "tps") if setup.quick else METHODS)
     }
 
 
-def _show_ablation(results: ExperimentResults) -> Shown:
-    names = _ablation_methods(results.setup)
-    rows = []
-    for name in names:
-        kinds = _ablated(results.setup, name)
-        rows.append(Row(name, [results.average(series, ACCURACY) for series in kinds.values()]))
-    dots = [Dots(kind, [row.cells[index] for row in rows]) for index, kind in enumerate(kinds)]
-    columns = [Column.of(ACCURACY, kind) for kind in kinds]
-    caption = f"{results.about} {results.where.capitalize()}; bars are one s.d. over seeds."
+@experiment(
+    "fig-ablation",
+    "Ablation",
+    "Panda off, with negatives made within each image, without averaging them, and in full.",
+    _ablation_rows,
+    corruptions=Setup.sensitivity_corruptions,
+    in_paper="Figure 6",
+)
+def _ablation(results: ExperimentResults) -> Shown:
+    columns = [Column.of(ACCURACY, kind) for kind in ("off", "within image", "no average", "full")]
+    rows = [Row(name, [results.average(series, ACCURACY) for series in row]) for name, row in results.rows.items()]
     table = Table(f"Accuracy (%), {results.where}", "method", columns, rows)
-    return Shown([table], [DotFigure(caption, ACCURACY.title, list(names), dots)], results.sweep_notes())
+    caption = f"{results.about} {results.where.capitalize()}; bars are one s.d. over seeds."
+    return Shown([table], [table_dots(table, caption)], results.sweep_notes())
+
+
+# Appendix: learning rates
+
+sweep_experiment(
+    "fig-learning-rate",
+    "Learning rate",
+    "Accuracy over two decades around the value in use: Tent's learning rate, and SAR's rho.",
+    [
+        Sweep(
+            axis,
+            option,
+            partial(_around_default, method=method, option=option),
+            [SweepLine(method, 0), SweepLine(f"{method}+panda", 1)],
+            title,
+        )
+        for title, method, option, axis in (("Tent", "tent", "lr", "learning rate"), ("SAR", "sar", "rho", "rho"))
+    ],
+    in_paper="Appendix, learning rates",
+    note="SAR's own learning rate is not varied: what the paper lists as such is the radius rho of its steps.",
+)
 
 
 # Theorem: why subtracting something correlated with the corruption helps, and how much of it is best
@@ -209,12 +308,23 @@ def simulated_accuracy(noise: float, correlation: float, beta: float, samples: i
     return float(np.mean(np.sign(debiased) == np.sign(of_class)))
 
 
-def _show_theorem(results: ExperimentResults) -> Shown:
+@experiment(
+    "fig-theorem",
+    "The theorem",
+    "Accuracy of the paper's one-dimensional example: lines are the closed form, points a simulation.",
+    lambda setup: {},
+    corruptions=lambda setup: (),
+    in_paper="Theorem 4.1",
+)
+def _theorem(results: ExperimentResults) -> Shown:
     rng = np.random.default_rng(0)
     over_beta = _theorem_panel(_BETAS, "beta", "noise s = 1", lambda r, beta: (1.0, r, beta), rng)
     over_noise = _theorem_panel(_NOISES, "noise s", "beta = r, the best", lambda r, noise: (noise, r, r), rng)
     caption = f"{results.about} r is the correlation of negative and corruption; {_SAMPLES:,} draws a point."
-    tables = [_theorem_table(panel, name) for panel, name in ((over_beta, ""), (over_noise, "noise"))]
+    tables = []
+    for panel, name in ((over_beta, ""), (over_noise, "noise")):
+        columns = [Column(line.label, 2) for line in panel.lines]
+        tables.append(line_table(f"Accuracy (%), {panel.title}", panel.x, panel.lines, columns, name))
     return Shown(tables, [LineFigure(caption, [over_beta, over_noise])])
 
 
@@ -235,23 +345,24 @@ def _theorem_panel(
     return Panel(x_axis, ACCURACY.title, lines, title)
 
 
-def _theorem_table(panel: Panel, name: str) -> Table:
-    columns = [Column(line.label, 2) for line in panel.lines]
-    rows = [Row(f"{x:g}", [line.cells[x] for line in panel.lines]) for x in panel.lines[0].cells]
-    return Table(f"Accuracy (%), {panel.title}", panel.x, columns, rows, name=name)
-
-
 # Beyond the paper: one corruption after another
 
 _PLACES = {index + 0.5: short_name(corruption) for index, corruption in enumerate(CORRUPTIONS)}
 """Corruptions at the middles of their parts of the stream, each a unit long."""
 
 
-def _continual_series(setup: Setup) -> list[Series]:
-    return [setup.series(name, order="continual") for name in ("clip", "clip+panda+level", "clip+panda", "tent+panda")]
+def _continual_rows(setup: Setup) -> dict[str, list[Series]]:
+    names = ("clip", "clip+panda+level", "clip+panda", "tent+panda")
+    return {"continual": [setup.series(name, order="continual") for name in names]}
 
 
-def _show_continual(results: ExperimentResults) -> Shown:
+@experiment(
+    "fig-continual",
+    "One corruption after another",
+    "Accuracy on each corruption of a stream of 15 that is never reset, and beta along it.",
+    _continual_rows,
+)
+def _continual(results: ExperimentResults) -> Shown:
     accuracies, betas = [], []
     for hue, series in enumerate(results.series):
         cells = [results.cell(series, ACCURACY, name) for name in CORRUPTIONS]
@@ -273,172 +384,48 @@ def _continual_table(results: ExperimentResults, metric: Metric, shown: Sequence
     return replace(table, title=f"{metric.heading} on each corruption", name=name)
 
 
-_PATCH_LINES = (
-    SweepLine("clip+panda", 0, changes={"beta": 0.4}, label="clip+panda, beta 0.4"),
-    SweepLine("clip+panda", 1, changes={"beta": "auto"}, label="clip+panda, beta auto"),
-    SweepLine("clip", 2, is_level=True),
-    SweepLine("clip+center", 3, is_level=True),
+# Beyond the paper: batch size and patch size
+
+sweep_experiment(
+    "fig-batch-one",
+    "Down to single images",
+    "CLIP debiased in three ways on batches of 1 to 100 images; plain CLIP does not depend on their size.",
+    [
+        Sweep(
+            "batch size",
+            "batch_size",
+            partial(_batch_sizes, sizes=(1, 2, 5, 10, 20, 50, 100), quick_sizes=(1, 2, 5, 10, 20, 50, 100)),
+            [
+                SweepLine("clip", 0, is_level=True),
+                SweepLine("clip+panda", 1),
+                SweepLine("clip+level", 2),
+                SweepLine("clip+panda+level", 3),
+            ],
+        )
+    ],
 )
+
 _PATCH_IMAGES = 1000  # in a quick look; fewer would leave several classes in each batch of a sorted stream
 
-
-FIGURES = (
-    Experiment(
-        "fig-bias",
-        "Prediction bias",
-        "L1 distance between the mean prediction and the label frequencies, corruption by corruption.",
-        _bias_series,
-        _show_bias,
-        lambda setup: (CLEAN, *CORRUPTIONS),
-        in_paper="Figure 2 and its appendix",
-    ),
-    Experiment(
-        "fig-histograms",
-        "Predicted classes",
-        "How often each class is predicted by CLIP without and with Panda, and how often it occurs.",
-        lambda setup: [setup.series("clip"), setup.series("clip+panda")],
-        _show_histograms,
-        in_paper="Appendix, histograms",
-    ),
-    Experiment(
-        "fig-evolution",
-        "Along the stream",
-        "Prediction bias and accuracy in ten consecutive chunks of the stream, gaussian noise.",
-        lambda setup: [setup.series(name, quick_images=_EVOLUTION_IMAGES) for name in ("tent", "tent+panda")],
-        _show_evolution,
-        lambda setup: (_EVOLUTION,),
-        in_paper="Figure 4",
-    ),
-    sweep_experiment(
-        "fig-ratio",
-        "Negatives per image",
-        "Accuracy with M negatives for a batch of B images, from 1:100 to 1:1.",
-        [
-            Sweep(
-                "negatives per image, M:B",
-                "ratio",
-                lambda setup: (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
-                [
-                    SweepLine("clip+panda", 0),
-                    SweepLine("clip", 0, is_level=True),
-                    SweepLine("tent+panda", 1),
-                    SweepLine("tent", 1, is_level=True),
-                ],
-            )
-        ],
-        in_paper="Figure 5, left",
-    ),
-    _with_choices(
-        sweep_experiment(
-            "fig-beta",
-            "The offset ratio beta",
-            "Accuracy over beta; at 0 the plain method. The dashed line is beta auto, which needs no labels.",
+sweep_experiment(
+    "fig-patch-size",
+    "Patch size",
+    "CLIP with Panda over the size of patches, against plain CLIP and the mean of the batch (+center).",
+    [
+        Sweep(
+            "side of a patch (px)",
+            "patch_size",
+            lambda setup: (4, 8, 16, 32),
             [
-                Sweep(
-                    "beta",
-                    "beta",
-                    lambda setup: (0.0, *BETA_GRID),
-                    [
-                        SweepLine("clip+panda", 0),
-                        SweepLine("clip+panda", 0, True, {"beta": "auto"}, "clip+panda, auto"),
-                        SweepLine("tent+panda", 1),
-                        SweepLine("tent+panda", 1, True, {"beta": "auto"}, "tent+panda, auto"),
-                    ],
-                )
+                SweepLine("clip+panda", 0, changes={"beta": 0.4}, label="clip+panda, beta 0.4"),
+                SweepLine("clip+panda", 1, changes={"beta": "auto"}, label="clip+panda, beta auto"),
+                SweepLine("clip", 2, is_level=True),
+                SweepLine("clip+center", 3, is_level=True),
             ],
-            log_x=False,
-            in_paper="Figure 5, middle",
+            stream,
+            {**STREAMS[stream], "quick_images": _PATCH_IMAGES},
         )
-    ),
-    sweep_experiment(
-        "fig-batch-size",
-        "Batch size",
-        "Tent without and with Panda on batches of several sizes, the learning rate unchanged.",
-        [
-            Sweep(
-                "batch size",
-                "batch_size",
-                partial(_batch_sizes, sizes=(5, 10, 20, 50, 100, 200), quick_sizes=(10, 20, 50, 100)),
-                [SweepLine("tent", 0), SweepLine("tent+panda", 1)],
-            )
-        ],
-        in_paper="Figure 5, right",
-    ),
-    Experiment(
-        "fig-ablation",
-        "Ablation",
-        "Panda off, with negatives made within each image, without averaging them, and in full.",
-        lambda setup: [series for name in _ablation_methods(setup) for series in _ablated(setup, name).values()],
-        _show_ablation,
-        Setup.sensitivity_corruptions,
-        in_paper="Figure 6",
-    ),
-    sweep_experiment(
-        "fig-learning-rate",
-        "Learning rate",
-        "Accuracy over two decades around the value in use: Tent's learning rate, and SAR's rho.",
-        [
-            Sweep(
-                axis,
-                option,
-                partial(_around_default, method=method, option=option),
-                [SweepLine(method, 0), SweepLine(f"{method}+panda", 1)],
-                title,
-            )
-            for title, method, option, axis in (("Tent", "tent", "lr", "learning rate"), ("SAR", "sar", "rho", "rho"))
-        ],
-        in_paper="Appendix, learning rates",
-        note="SAR's own learning rate is not varied: what the paper lists as such is the radius rho of its steps.",
-    ),
-    Experiment(
-        "fig-theorem",
-        "The theorem",
-        "Accuracy of the paper's one-dimensional example: lines are the closed form, points a simulation.",
-        lambda setup: [],
-        _show_theorem,
-        lambda setup: (),
-        in_paper="Theorem 4.1",
-    ),
-    Experiment(
-        "fig-continual",
-        "One corruption after another",
-        "Accuracy on each corruption of a stream of 15 that is never reset, and beta along it.",
-        _continual_series,
-        _show_continual,
-    ),
-    sweep_experiment(
-        "fig-batch-one",
-        "Down to single images",
-        "CLIP debiased in three ways on batches of 1 to 100 images; plain CLIP does not depend on their size.",
-        [
-            Sweep(
-                "batch size",
-                "batch_size",
-                partial(_batch_sizes, sizes=(1, 2, 5, 10, 20, 50, 100), quick_sizes=(1, 2, 5, 10, 20, 50, 100)),
-                [
-                    SweepLine("clip", 0, is_level=True),
-                    SweepLine("clip+panda", 1),
-                    SweepLine("clip+level", 2),
-                    SweepLine("clip+panda+level", 3),
-                ],
-            )
-        ],
-    ),
-    sweep_experiment(
-        "fig-patch-size",
-        "Patch size",
-        "CLIP with Panda over the size of patches, against plain CLIP and the mean of the batch (+center).",
-        [
-            Sweep(
-                "side of a patch (px)",
-                "patch_size",
-                lambda setup: (4, 8, 16, 32),
-                _PATCH_LINES,
-                stream,
-                {**STREAMS[stream], "quick_images": _PATCH_IMAGES},
-            )
-            for stream in ("shuffled", "correlated:0.1", "sorted")
-        ],
-        note="Pixels are those of the model's input, 32 a side in the embedded model: there, 32 is the whole image.",
-    ),
+        for stream in ("shuffled", "correlated:0.1", "sorted")
+    ],
+    note="Pixels are those of the model's input, 32 a side in the embedded model: there, 32 is the whole image.",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -64,20 +64,17 @@ def short_name(corruption: str) -> str:
 
 
 @dataclass(frozen=True)
-class Variant:
-    """A method with its options and changes to its streams: one run per corruption and seed."""
-
-    method: str
-    settings: tuple[tuple[str, Any], ...] = ()
-    stream: tuple[tuple[str, Any], ...] = ()
-
-
-@dataclass(frozen=True)
 class Series:
-    """A column of a table or a line of a figure: a variant, or the most accurate of several over all corruptions."""
+    """A column of a table or a line of a figure: a method with its options, on streams with its changes.
+
+    Where it has candidates, it is the most accurate of them over all corruptions.
+    """
 
     label: str
-    candidates: tuple[Variant, ...]
+    method: str
+    options: tuple[tuple[str, Any], ...] = ()
+    stream: tuple[tuple[str, Any], ...] = ()
+    candidates: tuple[Series, ...] = ()
 
 
 @dataclass
@@ -101,8 +98,8 @@ class Setup:
     beta: Beta = "auto"
     quick: bool = False
     _streams: dict[str, dict[tuple[str, int], StreamConfig]] = field(default_factory=dict, repr=False)
-    _methods: dict[Variant, MethodConfig] = field(default_factory=dict, repr=False)
-    _runs: dict[tuple[Variant, str], list[RunConfig]] = field(default_factory=dict, repr=False)
+    _methods: dict[Series, MethodConfig] = field(default_factory=dict, repr=False)
+    _runs: dict[tuple[Series, str], list[RunConfig]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         plan_methods(list_methods(), self.settings)  # raises for what no method has
@@ -137,63 +134,62 @@ class Setup:
 
     def has_papers_beta(self, series: Series) -> bool:
         """Whether a series with Panda has its beta from where the paper has it: a search on test labels."""
-        return self.beta == "paper" or len(series.candidates) > 1
+        return self.beta == "paper" or bool(series.candidates)
 
     def sensitivity_corruptions(self) -> tuple[str, ...]:
         """All corruptions, or in a quick look one of each group."""
         return tuple(names[0] for names in GROUPS.values()) if self.quick else CORRUPTIONS
 
-    def series(self, method: str, label: str = "", **changes: Any) -> Series:
-        """A method by name, with `changes` as `variant` takes them.
+    def series(self, method: str, label: str = "", *, quick_images: int = QUICK_IMAGES, **changes: Any) -> Series:
+        """A method by name; with Panda it has the beta that was asked for, and where that is a grid, `auto`.
 
-        With Panda it has the beta that was asked for; where that is a grid, `auto`.
+        Args:
+            quick_images: used in a quick look, unless the user said how many to use.
+            changes: to options of the method, and to its streams.
         """
         label = label or method
         if MethodName.of(method).debias == "panda":
             label = f"{label} ({AUTO})" if self.beta == "grid" and "beta" not in changes else label
             asked: dict[str, Any] = {"paper": {}, "grid": {"beta": "auto"}}.get(str(self.beta), {"beta": self.beta})
             changes = {**asked, **changes}
-        return Series(label, (self.variant(method, **changes),))
-
-    def best_of_grid(self, method: str, label: str = "", **changes: Any) -> Series:
-        """The method with the best beta of the paper's grid, chosen on test labels."""
-        candidates = [self.variant(f"{method}+panda", beta=beta, **changes) for beta in BETA_GRID]
-        return Series(f"{label or f'{method}+panda'} ({BEST_OF_GRID})", tuple(candidates))
-
-    def with_panda(self, method: str) -> list[Series]:
-        """The method with Panda; under a grid search with `auto`, and with the best beta of the grid."""
-        grid = [self.best_of_grid(method)] if self.beta == "grid" else []
-        return [self.series(f"{method}+panda"), *grid]
-
-    def variant(self, method: str, *, quick_images: int = QUICK_IMAGES, **changes: Any) -> Variant:
-        """A method with changes to its options and to its streams.
-
-        Args:
-            quick_images: used in a quick look, unless the user said how many to use.
-        """
         if self.quick and self.stream.limit is None:
             changes["limit"] = quick_images
         stream = {name: changes.pop(name) for name in _STREAM_FIELDS & changes.keys()}
-        return Variant(method, tuple(sorted(changes.items())), tuple(sorted(stream.items())))
+        return Series(label, method, tuple(sorted(changes.items())), tuple(sorted(stream.items())))
 
-    def method(self, variant: Variant) -> MethodConfig:
-        """The variant's method with all its options."""
-        if variant not in self._methods:
-            known = default_options(parse_method(variant.method))
+    def best_of_grid(self, method: str, label: str = "", **changes: Any) -> Series:
+        """A method with the best beta of the paper's grid, chosen on test labels."""
+        candidates = tuple(self.series(method, beta=beta, **changes) for beta in BETA_GRID)
+        return Series(f"{label or method} ({BEST_OF_GRID})", method, candidates=candidates)
+
+    def with_panda(self, method: str, label: str = "", **changes: Any) -> list[Series]:
+        """The method with Panda; under a grid search with `auto`, and with the best beta of the grid."""
+        panda = f"{method}+panda"
+        grid = [self.best_of_grid(panda, label, **changes)] if self.beta == "grid" else []
+        return [self.series(panda, label, **changes), *grid]
+
+    def plain_and_panda(self, methods: Iterable[str]) -> dict[str, list[Series]]:
+        """By name, each method without and with Panda."""
+        return {name: [self.series(name), *self.with_panda(name)] for name in methods}
+
+    def method(self, series: Series) -> MethodConfig:
+        """The method of a series with all its options."""
+        if series not in self._methods:
+            known = default_options(parse_method(series.method))
             common = {key: value for key, value in self.settings.items() if key in known}
-            settings = common | dict(variant.settings)
-            [self._methods[variant]] = plan_methods([variant.method], settings, self.preset, self.protocol)
-        return self._methods[variant]
+            options = common | dict(series.options)
+            [self._methods[series]] = plan_methods([series.method], options, self.preset, self.protocol)
+        return self._methods[series]
 
-    def runs(self, variant: Variant, corruption: str) -> list[RunConfig]:
-        """One for each seed; where the order of a variant joins domains, these are the same for all corruptions."""
-        if (variant, corruption) not in self._runs:
-            changes = dict(variant.stream)
+    def runs(self, series: Series, corruption: str) -> list[RunConfig]:
+        """One for each seed; where the order of a series joins domains, these are the same for all corruptions."""
+        if (series, corruption) not in self._runs:
+            changes = dict(series.stream)
             order = changes.pop("order", self.stream.order)
             streams = [replace(self._stream(corruption, seed, order), **changes) for seed in self.seeds]
-            method = self.method(variant)
-            self._runs[variant, corruption] = [RunConfig(stream=stream, method=method) for stream in streams]
-        return self._runs[variant, corruption]
+            method = self.method(series)
+            self._runs[series, corruption] = [RunConfig(stream=stream, method=method) for stream in streams]
+        return self._runs[series, corruption]
 
     def _stream(self, corruption: str, seed: int, order: str) -> StreamConfig:
         """Plan all streams of an order at once: planning reads weights and data."""

@@ -7,8 +7,16 @@ from dataclasses import replace
 from functools import partial
 
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.experiments.base import Experiment, ExperimentResults, Shown
-from tta_panda.experiments.paper import BACKBONES, MAIN_ROWS, MEAN, METHODS, PaperVariant, printed_accuracy
+from tta_panda.experiments.base import ExperimentResults, Shown, experiment, table_dots
+from tta_panda.experiments.paper import (
+    BACKBONES,
+    MAIN_ROWS,
+    MEAN,
+    METHODS,
+    PaperVariant,
+    printed_accuracy,
+    printed_seconds,
+)
 from tta_panda.experiments.setup import AUTO, BEST_OF_GRID, SEVERITY, STREAMS, Series, Setup, short_name
 from tta_panda.methods import DEBIASES
 from tta_panda.methods import METHODS as ALL_METHODS
@@ -24,8 +32,8 @@ from tta_panda.reporting.cells import (
     over_seeds,
     tenth_of,
 )
-from tta_panda.reporting.figures import DotFigure, Dots
-from tta_panda.reporting.tables import Column, Row, Table
+from tta_panda.reporting.figures import DotFigure
+from tta_panda.reporting.tables import Column, Row, Table, with_changes
 
 _PAPERS_OWN = "The paper's own numbers, of its own models, data and settings: only the pattern can be compared."
 _ZERO_NOTE = (
@@ -63,71 +71,66 @@ def _by_corruption(title: str, metric: Metric, rows: Mapping[str, Callable[[str]
 # Table 1, its appendix, and the same for all methods
 
 
-def _plain_and_panda(methods: Sequence[str], setup: Setup) -> list[Series]:
-    return [series for name in methods for series in (setup.series(name), *setup.with_panda(name))]
-
-
-def _accuracy_table(results: ExperimentResults, methods: Sequence[str]) -> Table:
+def _accuracy_table(results: ExperimentResults) -> Table:
     """Methods down; across, plain, with Panda, and what that changes."""
-    setup = results.setup
-    ways = [f"+panda ({AUTO})", f"+panda ({BEST_OF_GRID})"] if setup.beta == "grid" else ["+panda"]
+    searched = results.setup.beta == "grid"
+    ways = [f"+panda ({AUTO})", f"+panda ({BEST_OF_GRID})"] if searched else ["+panda"]
     columns = [Column.of(ACCURACY, "plain")]
     columns += [column for way in ways for column in (Column.of(ACCURACY, way), Column.delta(ACCURACY))]
-    columns += [Column("its beta")] if setup.beta == "grid" else []
+    columns += [Column("its beta")] * searched
     rows = []
-    for name in methods:
-        cells = [plain := results.accuracy(setup.series(name), name, "plain")]
-        for series in setup.with_panda(name):
-            panda = results.accuracy(series, name, "panda")
-            cells += [panda, panda - plain]
-        if setup.beta == "grid":
-            cells.append(results.chosen_beta(setup.best_of_grid(name)))
-        rows.append(Row(name, cells))
+    for name, row in results.rows.items():
+        beta = [results.chosen_beta(row[-1])] if searched else []
+        rows.append(Row(name, [*with_changes(*map(results.accuracy, row)), *beta]))
     return Table(f"Accuracy (%), {results.where} at severity {SEVERITY}", "method", columns, rows)
 
 
-def _accuracy_dots(table: Table) -> DotFigure:
-    """The accuracies of a table."""
-    shown = [(i, column.title) for i, column in enumerate(table.columns) if column.better and not column.is_delta]
-    dots = [Dots(title, [row.cells[index] for row in table.rows]) for index, title in shown]
-    caption = f"{table.title}. Bars are one s.d. over seeds."
-    return DotFigure(caption, ACCURACY.title, [row.name for row in table.rows], dots)
-
-
-def _quality_table(results: ExperimentResults, methods: Sequence[str]) -> Table:
+def _quality_table(results: ExperimentResults) -> Table:
     """Metrics that the paper's table does not have."""
     metrics = (BIAS, CALIBRATION, LIKELIHOOD, RECALL_SPREAD)
     way = f" ({AUTO})" if results.setup.beta == "grid" else ""
     columns = [Column.of(metric, f"{metric.short}{suffix}") for metric in metrics for suffix in ("", f" +panda{way}")]
-    rows = []
-    for name in methods:
-        pair = (results.setup.series(name), results.setup.series(f"{name}+panda"))
-        rows.append(Row(name, [results.average(series, metric) for metric in metrics for series in pair]))
+    rows = [
+        Row(name, [results.average(series, metric) for metric in metrics for series in row[:2]])
+        for name, row in results.rows.items()
+    ]
     names = ", ".join([metrics[0].heading, *(metric.title for metric in metrics[1:])])
     note = f"Lower is better throughout. {_ZERO_NOTE}"
     return Table(f"{names}, {results.where} at severity {SEVERITY}", "method", columns, rows, note, name="more")
 
 
-def _show_main(results: ExperimentResults) -> Shown:
-    tables = [_accuracy_table(results, METHODS), _quality_table(results, METHODS)]
+def _accuracy_dots(table: Table) -> DotFigure:
+    return table_dots(table, f"{table.title}. Bars are one s.d. over seeds.")
+
+
+@experiment(
+    "table-main",
+    "Ten methods with and without Panda",
+    "Mean accuracy over 15 corruptions, mean ± s.d. over seeds, and what Panda changes.",
+    lambda setup: setup.plain_and_panda(METHODS),
+    in_paper="Table 1",
+    compares_benchmarks=True,
+)
+def _main(results: ExperimentResults) -> Shown:
+    tables = [_accuracy_table(results), _quality_table(results)]
     if results.setup.benchmark is None:
         tables.append(_papers_benchmarks("Ten methods", MAIN_ROWS))
     return Shown(tables, [_accuracy_dots(tables[0])])
 
 
-def _show_corruptions(results: ExperimentResults) -> Shown:
-    setup = results.setup
-    accuracies: dict[str, Callable[[str], Cell]] = {}
-    biases: dict[str, Callable[[str], Cell]] = {}
-    for name in METHODS:
-        variants: list[tuple[Series, PaperVariant]] = [(setup.series(name), "plain")]
-        variants += [(series, "panda") for series in setup.with_panda(name)]
-        for series, variant in variants:
-            accuracies[series.label] = partial(results.accuracy, series, name, variant)
-            biases[series.label] = partial(results.cell_or_mean, series, BIAS)
+@experiment(
+    "table-corruptions",
+    "Every corruption",
+    "The accuracies of the main table on each of the 15 corruptions.",
+    lambda setup: setup.plain_and_panda(METHODS),
+    in_paper="Appendix, table of all corruption domains",
+)
+def _corruptions(results: ExperimentResults) -> Shown:
+    accuracies = {series.label: partial(results.accuracy, series) for series in results.series}
+    biases = {series.label: partial(results.cell_or_mean, series, BIAS) for series in results.series}
     bias = _by_corruption(BIAS.heading, BIAS, biases, "bias")
     tables = [_by_corruption(ACCURACY.heading, ACCURACY, accuracies), replace(bias, note=_ZERO_NOTE)]
-    if setup.benchmark is None:
+    if results.setup.benchmark is None:
         rows = {label: partial(_papers_cell, "cifar10-c", *key) for label, key in MAIN_ROWS.items()}
         title = f"{BACKBONES['cifar10-c']}: printed in the paper, accuracy (%)"
         papers = _by_corruption(title, ACCURACY, rows, "in-paper")
@@ -135,23 +138,27 @@ def _show_corruptions(results: ExperimentResults) -> Shown:
     return Shown(tables)
 
 
-def _show_beyond(results: ExperimentResults) -> Shown:
-    methods = list(ALL_METHODS)
-    accuracies = _accuracy_table(results, methods)
-    tables = [accuracies, _quality_table(results, methods), _cost_table(results, methods)]
-    return Shown(tables, [_accuracy_dots(accuracies)], results.quick_notes())
+@experiment(
+    "table-beyond",
+    "All methods with and without Panda",
+    "Accuracy, bias, calibration and cost of the paper's methods and of newer ones, and what Panda changes.",
+    lambda setup: setup.plain_and_panda(ALL_METHODS),
+    corruptions=Setup.sensitivity_corruptions,
+)
+def _beyond(results: ExperimentResults) -> Shown:
+    tables = [_accuracy_table(results), _quality_table(results), _cost_table(results)]
+    return Shown(tables, [_accuracy_dots(tables[0])], results.quick_notes())
 
 
-def _cost_table(results: ExperimentResults, methods: Sequence[str]) -> Table:
+def _cost_table(results: ExperimentResults) -> Table:
     def seconds(series: Series) -> Cell:
         return results.measured(series, results.corruptions[0], lambda record, _: 100 * record.seconds / record.samples)
 
     rows = []
-    for name in methods:
-        pair = (results.setup.series(name), results.setup.series(f"{name}+panda"))
-        images = [results.encoded_per_image(series, "images", "images_with_gradient") for series in pair]
-        trained = results.encoded_per_image(pair[0], "images_with_gradient")
-        rows.append(Row(name, [*images, trained, *map(seconds, pair)]))
+    for name, (plain, panda, *_) in results.rows.items():
+        images = [results.encoded_per_image(series, "images", "images_with_gradient") for series in (plain, panda)]
+        trained = results.encoded_per_image(plain, "images_with_gradient")
+        rows.append(Row(name, [*images, trained, seconds(plain), seconds(panda)]))
     columns = [Column(title, 1, "lower") for title in ("images", "images +panda", "images with gradient")]
     columns += [Column(title, 2, "lower") for title in ("seconds", "seconds +panda")]
     title = "Images encoded for each image of the stream, and seconds for a hundred"
@@ -167,20 +174,25 @@ def _cost_table(results: ExperimentResults, methods: Sequence[str]) -> Table:
 _POSITIVE = ("tpt", "zero", "tps")
 
 
-def _show_positive(results: ExperimentResults) -> Shown:
+@experiment(
+    "table-pda",
+    "Positive augmentation against Panda",
+    "TPT, Zero and TPS, which look at many views of each image, against Tent with Panda.",
+    lambda setup: {**{name: [setup.series(name)] for name in _POSITIVE}, "tent": setup.with_panda("tent")},
+    in_paper="Table 2",
+    compares_benchmarks=True,
+)
+def _positive(results: ExperimentResults) -> Shown:
     rows = []
     for series in results.series:
-        name = series.candidates[0].method.partition("+")[0]
-        variant: PaperVariant = "panda" if name == "tent" else "plain"
         encoded = results.encoded_per_image(series, "images", "images_with_gradient")
-        cells = [results.accuracy(series, name, variant), results.average(series, BIAS), encoded]
-        rows.append(Row(series.label, cells))
+        rows.append(Row(series.label, [results.accuracy(series), results.average(series, BIAS), encoded]))
     columns = [Column.of(metric, metric.title) for metric in (ACCURACY, BIAS)]
     columns.append(Column("images encoded per image", 1, "lower"))
     tables = [Table("Mean of 15 corruptions at severity 5", "method", columns, rows, _ZERO_NOTE)]
     if results.setup.benchmark is None:
-        paper: dict[str, tuple[str, PaperVariant]] = {name: (name, "plain") for name in _POSITIVE}
-        tables.append(_papers_benchmarks("Positive augmentation", {**paper, "tent+panda": ("tent", "panda")}))
+        names = (*_POSITIVE, "tent+panda")
+        tables.append(_papers_benchmarks("Positive augmentation", {name: MAIN_ROWS[name] for name in names}))
     return Shown(tables)
 
 
@@ -188,19 +200,6 @@ def _show_positive(results: ExperimentResults) -> Shown:
 
 _TIMED_CORRUPTION = "gaussian_noise"
 _TIMED_QUICK_IMAGES = 500
-_PAPERS_SECONDS = {
-    "clip": (17, 18, 5.9),
-    "tent": (25, 27, 8.0),
-    "eta": (21, 23, 9.5),
-    "sar": (31, 34, 9.7),
-    "deyo": (27, 28, 3.7),
-    "tpt": (1341, 1359, 1.3),
-    "dmn": (22, 23, 4.5),
-    "zero": (531, 535, 0.8),
-    "tps": (572, 577, 0.9),
-    "bat": (28, 30, 7.2),
-}
-"""Seconds without and with Panda and the overhead in percent, as printed: ViT-B/32, CIFAR-10, a V100."""
 _TIME_NOTE = (
     "One run after the other, each after a batch to warm up; seconds are those in the method, from a batch of "
     "images to its predictions, without reading data. A machine's fluctuations from run to run are as large as the "
@@ -208,14 +207,26 @@ _TIME_NOTE = (
 )
 
 
-def _timed_pair(setup: Setup, name: str) -> list[Series]:
-    return [setup.series(each, quick_images=_TIMED_QUICK_IMAGES) for each in (name, f"{name}+panda")]
+def _timed_rows(setup: Setup) -> dict[str, list[Series]]:
+    return {
+        name: [setup.series(each, quick_images=_TIMED_QUICK_IMAGES) for each in (name, f"{name}+panda")]
+        for name in METHODS
+    }
 
 
-def _show_time(results: ExperimentResults) -> Shown:
+@experiment(
+    "table-time",
+    "Time with and without Panda",
+    "Seconds over one stream, alone on the machine, and what Panda adds.",
+    _timed_rows,
+    corruptions=lambda setup: (_TIMED_CORRUPTION,),
+    in_paper="Table 3",
+    timed=True,
+)
+def _time(results: ExperimentResults) -> Shown:
     rows = []
-    for name in METHODS:
-        before, after = (results.cell(s, SECONDS, _TIMED_CORRUPTION) for s in _timed_pair(results.setup, name))
+    for name, pair in results.rows.items():
+        before, after = (results.cell(series, SECONDS, _TIMED_CORRUPTION) for series in pair)
         overhead = after - before
         if overhead.value is not None:
             # Seed by seed, since the two runs of a seed follow each other: a machine that slows down slows both.
@@ -227,7 +238,7 @@ def _show_time(results: ExperimentResults) -> Shown:
         "Printed in the paper: ViT-B/32, CIFAR-10, 10,000 images, V100",
         "method",
         [Column("plain (s)", 0), Column("+panda (s)", 0), Column("overhead (%)", 1)],
-        [Row(name, [Cell(value) for value in values]) for name, values in _PAPERS_SECONDS.items()],
+        [Row(name, [Cell(value) for value in values]) for name, values in printed_seconds().items()],
         "The paper's own numbers, on its machine: only the pattern can be compared.",
         of_paper=True,
         name="in-paper",
@@ -244,23 +255,27 @@ _NEGATIVE_ROWS: dict[str, tuple[str, PaperVariant]] = {
 }
 
 
-def _negative_series(setup: Setup) -> list[Series]:
+def _negative_rows(setup: Setup) -> dict[str, list[Series]]:
     clip, deyo, offset = _NEGATIVE_ROWS
-    rows = [setup.series("clip", clip), setup.series("deyo", deyo), setup.series("deyo+panda", offset, destroy="none")]
-    return [*rows, setup.best_of_grid("deyo", offset, destroy="none")] if setup.beta == "grid" else rows
+    weighted, subtracted = setup.series("deyo", deyo), setup.with_panda("deyo", offset, destroy="none")
+    return {clip: [setup.series("clip")], deyo: [weighted], offset: subtracted}
 
 
-def _show_negative(results: ExperimentResults) -> Shown:
-    finders: dict[str, Callable[[str], Cell]] = {}
-    rows = []
-    for series in results.series:
-        find = partial(results.accuracy, series, *_NEGATIVE_ROWS.get(series.label, ("deyo", "offset")))
-        finders[series.label] = find
-        rows.append(Row(series.label, [find(MEAN), results.average(series, BIAS)]))
+@experiment(
+    "table-nda",
+    "Select and weight, or subtract",
+    "DeYO as it is, and with Panda's offset in the place of its own negatives (second filter and weight).",
+    _negative_rows,
+    in_paper="Table 4 and its appendix",
+    compares_benchmarks=True,
+)
+def _negative(results: ExperimentResults) -> Shown:
     columns = [Column.of(metric, metric.title) for metric in (ACCURACY, BIAS)]
+    rows = [Row(each.label, [results.accuracy(each), results.average(each, BIAS)]) for each in results.series]
+    accuracies = {series.label: partial(results.accuracy, series) for series in results.series}
     tables = [
         Table("Mean of 15 corruptions at severity 5", "method", columns, rows),
-        _by_corruption("Accuracy (%) on every corruption", ACCURACY, finders, "corruptions"),
+        _by_corruption("Accuracy (%) on every corruption", ACCURACY, accuracies, "corruptions"),
     ]
     if results.setup.benchmark is None:
         tables.append(_papers_benchmarks("Negative augmentation", _NEGATIVE_ROWS))
@@ -288,14 +303,21 @@ def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
     return rows
 
 
-def _show_streams(results: ExperimentResults) -> Shown:
+@experiment(
+    "table-streams",
+    "Ways to debias, by kind of stream",
+    "Accuracy of plain methods, and what each way to debias changes, on streams of several kinds.",
+    _stream_rows,
+    corruptions=Setup.sensitivity_corruptions,
+)
+def _streams(results: ExperimentResults) -> Shown:
     corruptions = results.corruptions
     columns = [Column.of(ACCURACY, "plain"), *(Column.delta(ACCURACY, f"Δ +{way}") for way in DEBIASES)]
 
     def table(look_up: Callable[[Series, Metric, Sequence[str]], Cell], where: str, name: str = "") -> Table:
         rows = []
-        for label, shown in _stream_rows(results.setup).items():
-            plain, *debiased = (look_up(series, ACCURACY, corruptions) for series in shown)
+        for label, row in results.rows.items():
+            plain, *debiased = (look_up(series, ACCURACY, corruptions) for series in row)
             rows.append(Row(label, [plain, *(cell - plain for cell in debiased)]))
         return Table(f"Accuracy (%), {where}", "method and stream", columns, rows, name=name)
 
@@ -318,7 +340,14 @@ def _beta_rows(setup: Setup) -> dict[str, list[Series]]:
     return rows
 
 
-def _show_betas(results: ExperimentResults) -> Shown:
+@experiment(
+    "table-beta",
+    "Beta by kind of stream",
+    "What Panda changes in CLIP's accuracy with beta auto, which needs no labels, and with a fixed beta.",
+    _beta_rows,
+    corruptions=Setup.sensitivity_corruptions,
+)
+def _betas(results: ExperimentResults) -> Shown:
     def worst_change(plain: Series, debiased: Series) -> Cell:
         """On the corruption where accuracy falls most, or gains least."""
         cells = [
@@ -328,7 +357,7 @@ def _show_betas(results: ExperimentResults) -> Shown:
         return min(cells, key=lambda cell: -100.0 if cell.value is None else cell.value)  # an empty one says why
 
     means, worst = [], []
-    for stream, (plain, *debiased) in _beta_rows(results.setup).items():
+    for stream, (plain, *debiased) in results.rows.items():
         before = results.average(plain, ACCURACY)
         means.append(Row(stream, [before, *(results.average(each, ACCURACY) - before for each in debiased)]))
         worst.append(Row(stream, [worst_change(plain, each) for each in debiased]))
@@ -339,76 +368,3 @@ def _show_betas(results: ExperimentResults) -> Shown:
         Table(title, "stream", changes, worst, name="worst"),
     ]
     return Shown(tables, notes=[_STREAMS_NOTE, *results.quick_notes()])
-
-
-TABLES = (
-    Experiment(
-        "table-main",
-        "Ten methods with and without Panda",
-        "Mean accuracy over 15 corruptions, mean ± s.d. over seeds, and what Panda changes.",
-        partial(_plain_and_panda, METHODS),
-        _show_main,
-        in_paper="Table 1",
-        compares_benchmarks=True,
-    ),
-    Experiment(
-        "table-corruptions",
-        "Every corruption",
-        "The accuracies of the main table on each of the 15 corruptions.",
-        partial(_plain_and_panda, METHODS),
-        _show_corruptions,
-        in_paper="Appendix, table of all corruption domains",
-    ),
-    Experiment(
-        "table-pda",
-        "Positive augmentation against Panda",
-        "TPT, Zero and TPS, which look at many views of each image, against Tent with Panda.",
-        lambda setup: [*(setup.series(name) for name in _POSITIVE), *setup.with_panda("tent")],
-        _show_positive,
-        in_paper="Table 2",
-        compares_benchmarks=True,
-    ),
-    Experiment(
-        "table-time",
-        "Time with and without Panda",
-        "Seconds over one stream, alone on the machine, and what Panda adds.",
-        lambda setup: [series for name in METHODS for series in _timed_pair(setup, name)],
-        _show_time,
-        lambda setup: (_TIMED_CORRUPTION,),
-        in_paper="Table 3",
-        timed=True,
-    ),
-    Experiment(
-        "table-nda",
-        "Select and weight, or subtract",
-        "DeYO as it is, and with Panda's offset in the place of its own negatives (second filter and weight).",
-        _negative_series,
-        _show_negative,
-        in_paper="Table 4 and its appendix",
-        compares_benchmarks=True,
-    ),
-    Experiment(
-        "table-beyond",
-        "All methods with and without Panda",
-        "Accuracy, bias, calibration and cost of the paper's methods and of newer ones, and what Panda changes.",
-        lambda setup: _plain_and_panda(list(ALL_METHODS), setup),
-        _show_beyond,
-        Setup.sensitivity_corruptions,
-    ),
-    Experiment(
-        "table-streams",
-        "Ways to debias, by kind of stream",
-        "Accuracy of plain methods, and what each way to debias changes, on streams of several kinds.",
-        lambda setup: [series for row in _stream_rows(setup).values() for series in row],
-        _show_streams,
-        Setup.sensitivity_corruptions,
-    ),
-    Experiment(
-        "table-beta",
-        "Beta by kind of stream",
-        "What Panda changes in CLIP's accuracy with beta auto, which needs no labels, and with a fixed beta.",
-        lambda setup: [series for row in _beta_rows(setup).values() for series in row],
-        _show_betas,
-        Setup.sensitivity_corruptions,
-    ),
-)

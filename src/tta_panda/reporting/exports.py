@@ -7,7 +7,7 @@ from pathlib import Path
 from tta_panda.escapes import csv_text, latex_text, markdown_text
 from tta_panda.files import csv_line, save_file
 from tta_panda.reporting.cells import Cell
-from tta_panda.reporting.figures import FORMATS, Figure, to_bytes
+from tta_panda.reporting.figures import FORMATS, to_bytes
 from tta_panda.reporting.page import Section
 from tta_panda.reporting.tables import Column, Table, spread_notes
 
@@ -95,25 +95,17 @@ def write_tables(section: Section, folder: Path) -> list[Path]:
     """Tables as CSV, Markdown and LaTeX."""
     writers = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
     return [
-        save_file(folder / f"{_stem(section, table)}.{suffix}", write(table))
+        save_file(folder / f"{section.name}{table.name and f'-{table.name}'}.{suffix}", write(table))
         for table in section.tables
         for suffix, write in writers.items()
     ]
 
 
 def write_figures(section: Section, folder: Path) -> list[Path]:
-    """Figures as SVG, PNG and PDF, numbered where one has several drawings."""
+    """Figures as SVG, PNG and PDF, numbered where there are several drawings."""
+    drawings = [drawing for _, several in section.drawings for drawing in several]
     return [
-        save_file(folder / f"{_stem(section, figure)}{number}.{suffix}", to_bytes(drawing, suffix))
-        for figure, drawings in section.drawings
-        for number, drawing in zip(_numbers(len(drawings)), drawings, strict=True)
+        save_file(folder / f"{section.name}{f'-{number}' if drawings[1:] else ''}.{suffix}", to_bytes(drawing, suffix))
+        for number, drawing in enumerate(drawings, 1)
         for suffix in FORMATS
     ]
-
-
-def _numbers(count: int) -> list[str]:
-    return [f"-{index}" for index in range(1, count + 1)] if count > 1 else [""]
-
-
-def _stem(section: Section, part: Table | Figure) -> str:
-    return f"{section.name}-{part.name}" if part.name else section.name

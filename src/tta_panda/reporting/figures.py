@@ -49,14 +49,6 @@ class LineFigure:
 
     caption: str
     panels: Sequence[Panel]
-    name: str = ""
-
-
-class Dots(NamedTuple):
-    """A cell for each row of a figure."""
-
-    label: str
-    cells: Sequence[Cell]
 
 
 @dataclass(frozen=True)
@@ -66,9 +58,9 @@ class DotFigure:
     caption: str
     x: str
     rows: Sequence[str]
-    dots: Sequence[Dots]
+    dots: Mapping[str, Sequence[Cell]]
+    """By label, a cell for each row."""
     level: tuple[str, float] | None = None
-    name: str = ""
 
 
 class Histogram(NamedTuple):
@@ -88,7 +80,6 @@ class HistogramFigure:
     kinds: Sequence[str]
     classes: Sequence[str]
     histograms: Sequence[Histogram]
-    name: str = ""
 
 
 Figure = LineFigure | DotFigure | HistogramFigure
@@ -103,7 +94,7 @@ def corruption_dots(
     level: tuple[str, float] | None = None,
 ) -> DotFigure:
     """A metric of each series on each corruption."""
-    dots = [Dots(label, [results.cell(each, metric, name) for name in corruptions]) for label, each in series.items()]
+    dots = {label: [results.cell(each, metric, name) for name in corruptions] for label, each in series.items()}
     caption = f"{caption} {metric.better.capitalize()} is better."
     return DotFigure(caption, metric.title, _spaced(corruptions), dots, level)
 
@@ -211,21 +202,21 @@ def _draw_line(axes: Axes, line: Line) -> Any:
 def _draw_dots(figure: DotFigure) -> Drawing:
     drawing = _drawing(0.9 + 0.22 * len(figure.rows) + 0.16 * len(figure.dots))
     axes = drawing.subplots()
-    for index, dots in enumerate(figure.dots):
+    for index, (label, cells) in enumerate(figure.dots.items()):
         # A little apart, so that neither hides the other where they are equal.
         places = [row + 0.2 * (index - (len(figure.dots) - 1) / 2) for row in range(len(figure.rows))]
         axes.errorbar(
-            _values(dots.cells),
+            _values(cells),
             places,
-            xerr=_errors(dots.cells),
+            xerr=_errors(cells),
             fmt=MARKERS[index % len(MARKERS)],
             color=COLOURS[index % len(COLOURS)],
             markersize=4.5,
             elinewidth=0.8,
-            label=_name(dots.label),
+            label=_name(label),
         )
-    for row, cells in enumerate(zip(*(dots.cells for dots in figure.dots), strict=True)):
-        if known := [cell.value for cell in cells if cell.value is not None]:
+    for row, side_by_side in enumerate(zip(*figure.dots.values(), strict=True)):
+        if known := [cell.value for cell in side_by_side if cell.value is not None]:
             axes.hlines(row, min(known), max(known), color=REFERENCE_COLOUR, linewidth=0.8, zorder=1)
     if figure.level is not None:
         axes.axvline(figure.level[1], color=REFERENCE_COLOUR, linestyle="--", linewidth=1, label=figure.level[0])

@@ -108,6 +108,11 @@ class Table:
         return replace(self, columns=self.columns[part], rows=rows)
 
 
+def with_changes(plain: Cell, *others: Cell) -> list[Cell]:
+    """A cell, then each of the others followed by its difference from the first."""
+    return [plain, *(cell for other in others for cell in (other, other - plain))]
+
+
 def side_by_side(tables: Mapping[str, Table]) -> Table:
     """Tables with the same rows as one; the name of its table comes before the title of a column."""
     first = next(iter(tables.values()))
