@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tta_panda.app.batch import LABELS, metric_cells
-from tta_panda.app.drawing import Series, chart, class_table, table
+from tta_panda.app.drawing import Series, class_table, table
 from tta_panda.data import CLEAN, load_data
 from tta_panda.data.corruptions import expand_corruptions
 from tta_panda.data.order import Order
@@ -27,8 +27,8 @@ from tta_panda.methods import create_method
 from tta_panda.methods.base import Method, adapt_beside_plain
 from tta_panda.models import Classifier
 from tta_panda.prediction.predict import Prediction, predict
-from tta_panda.reporting.cells import ACCURACY, BIAS
-from tta_panda.reporting.figures import COLOURS
+from tta_panda.reporting.cells import ACCURACY, BIAS, Cell
+from tta_panda.reporting.figures import COLOURS, Line, LineFigure, Panel, draw, to_svg
 
 PLAIN, PANDA = "clip", "clip+panda"
 ORDERS = (
@@ -59,10 +59,8 @@ class Step(NamedTuple):
 
     pictures: int
     domain: str
-    accuracy: dict[str, float]
-    bias: dict[str, float]
-    beta: dict[str, float]
-    """Of methods that have one."""
+    curves: dict[str, dict[str, float]]
+    """By metric, then by method; beta only of methods that have one."""
 
 
 class Player:
@@ -103,9 +101,11 @@ class Player:
                 Step(
                     self.totals[PLAIN].samples,
                     domains[-1],
-                    {name: metrics.accuracy for name, metrics in recent.items()},
-                    {name: metrics.bias for name, metrics in recent.items()},
-                    {name: method.beta for name, method in self.methods.items() if method.beta is not None},
+                    {
+                        "Accuracy (%)": {name: 100 * metrics.accuracy for name, metrics in recent.items()},
+                        BIAS.title: {name: metrics.bias for name, metrics in recent.items()},
+                        "β": {name: each.beta for name, each in self.methods.items() if each.beta is not None},
+                    },
                 )
             )
             return self.steps[-1]
@@ -136,21 +136,18 @@ class Player:
 
 
 def stream_charts(player: Player) -> str:
-    """Accuracy, bias and beta on the way, and the metrics of the methods."""
-    colours = dict(zip(player.names, COLOURS, strict=False))
-    steps, xs = player.steps, [step.pictures for step in player.steps]
+    """Accuracy, bias and beta on the way, with their latest values."""
+    steps, latest = player.steps, player.steps[-1]
     changes = dict(_changes(steps)[-MAX_CHANGES:])
-
-    def curves(of: str) -> dict[str, Series]:
-        found = {name: [getattr(step, of).get(name) for step in steps] for name in player.names}
-        return {name: Series(ys, colours[name]) for name, ys in found.items() if any(y is not None for y in ys)}
-
-    charts = (
-        chart("Accuracy, last batches", xs, curves("accuracy"), ".0%", changes),
-        chart("Prediction bias (L1), last batches", xs, curves("bias"), ".2f", changes),
-        chart("β", xs, curves("beta"), ".2f", changes),
-    )
-    return f'<div class="charts">{"".join(charts)}</div>'
+    panels = []
+    for metric, values in latest.curves.items():
+        lines = []
+        for hue, name in enumerate(player.names):
+            if name in values:
+                cells = {step.pictures: Cell(step.curves[metric].get(name)) for step in steps}
+                lines.append(Line(f"{name} {values[name]:.4g}", cells, hue, "curve"))
+        panels.append(Panel(f"{latest.pictures:,} pictures", metric, lines, names=changes))
+    return f'<div class="charts">{"".join(map(to_svg, draw(LineFigure("", panels))))}</div>'
 
 
 def _changes(steps: Sequence[Step]) -> list[tuple[float, str]]:

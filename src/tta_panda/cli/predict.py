@@ -6,15 +6,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tta_panda.cli.common import JsonOption, keeping, print_json, print_rows, say, words
+from tta_panda.cli.common import JsonOption, keeping, print_json, say, words
 from tta_panda.cli.engines import LOCAL, RAY, AddressOption, DeviceOption, EngineOption, EngineOptions, GpusOption
+from tta_panda.cli.runs import BackendOption, IgnoreOrientationOption, PrecisionOption, PresetOption
 from tta_panda.errors import DataError, InvalidInputError, WorkerError
 from tta_panda.escapes import printable
 from tta_panda.evaluation.config import EMBEDDED
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from tta_panda.prediction.summary import Summary
 
 STDIN = "-"
-MAX_CLASSES = 12
-"""In the histogram; `--json` has all of them."""
 _PATH_LENGTH = 50  # letters
 
 
@@ -48,7 +47,7 @@ def predict(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Option of the method or of Panda, as name=value; repeatable.")
     ] = None,
-    preset: Annotated[str | None, typer.Option("--preset", help="Settings of a benchmark.")] = None,
+    preset: PresetOption = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Pictures per batch.")] = 100,
     order: Annotated[
         str, typer.Option("--order", help="sequential, or shuffled: better for folders that are sorted by class.")
@@ -72,16 +71,12 @@ def predict(
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken/--no-skip-broken", help="Exit with 0 even if pictures cannot be read.")
     ] = True,
-    ignore_orientation: Annotated[
-        bool, typer.Option("--ignore-orientation", help="Do not turn pictures as their EXIF orientation says.")
-    ] = False,
+    ignore_orientation: IgnoreOrientationOption = False,
     max_pixels: Annotated[
         int, typer.Option("--max-pixels", min=1, help="Skip pictures of more pixels than this.")
     ] = 100_000_000,
-    precision: Annotated[str, typer.Option("--precision", help="Of the encoders: fp32, bf16 or fp16.")] = "fp32",
-    backend: Annotated[
-        str, typer.Option("--backend", help="What computes image embeddings: torch or openvino.")
-    ] = "torch",
+    precision: PrecisionOption = "fp32",
+    backend: BackendOption = "torch",
     engine: EngineOption = LOCAL,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes.", show_default="1")] = None,
     shard_size: Annotated[
@@ -143,24 +138,20 @@ def predict(
     executor = engines.make_executor(1) if is_sharded else None
     job = PredictionJob(config, output, state, executor, shard_size)
     _check_distinct(job, html)
-    stop, seen = threading.Event(), set[str]()
-    pictures: Iterable[str | Pause]
-    if watch:
-        from tta_panda.prediction.reading import watch_folder
-
-        pictures = watch_folder(watch, seen, until_idle=until_idle, stop=stop)
-    else:
-        pictures = _find_pictures(places, seed if order == "shuffled" else None)
+    pictures = [] if watch else _find_pictures(places, seed if order == "shuffled" else None)
     kept = "Nothing is kept; with --output FILE, --resume can continue."
     if output:
         kept = f"What is predicted is kept; the same command with --resume completes {output}."
     rows: list[dict[str, object]] = []
     with keeping(kept), job.open(resume=resume) as is_open:
-        if is_open:
-            if watch:
-                seen.update(job.predicted_paths())
-            with _ended_by_signals(stop) if watch else nullcontext():
-                _run(job, pictures, rows if as_json else None, from_start=watch is None)
+        if is_open and watch:
+            from tta_panda.prediction.reading import watch_folder
+
+            with _ended_by_signals() as stop:
+                new = watch_folder(watch, set(job.predicted_paths()), until_idle=until_idle, stop=stop)
+                _run(job, new, rows if as_json else None, from_start=False)
+        elif is_open:
+            _run(job, pictures, rows if as_json else None)
         else:
             say(f"{output} is complete; there is nothing to resume.")
         if output and html:
@@ -211,25 +202,33 @@ def _find_pictures(places: Sequence[str], seed: int | None) -> Iterable[str]:
 
 
 @contextmanager
-def _ended_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Set `stop` on Ctrl-C and SIGTERM, so that watching a folder ends after the batch that is under way."""
+def _ended_by_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, so that watching a folder ends after the batch that is under way."""
+    stop = threading.Event()
     before = {each: signal.signal(each, lambda *_: stop.set()) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield stop
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
 
 
 def _run(
-    job: PredictionJob, pictures: Iterable[str | Pause], rows: list[dict[str, object]] | None, *, from_start: bool
+    job: PredictionJob,
+    pictures: Iterable[str | Pause],
+    rows: list[dict[str, object]] | None,
+    *,
+    from_start: bool = True,
 ) -> None:
-    """Predict, with progress on stderr unless predictions go to the same terminal. Rows are collected for `--json`."""
-    from tta_panda.prediction.files import as_row
+    """Predict. Without a file, predictions go to `rows`, or to stdout: a table for people, CSV for programs."""
+    from tta_panda.files import csv_line
+    from tta_panda.prediction.files import COLUMNS, as_row, csv_row
 
-    on_terminal = rows is None and not job.output and sys.stdout.isatty()
+    to_stdout = rows is None and not job.output
+    on_terminal = to_stdout and sys.stdout.isatty()
+    if to_stdout and not on_terminal:
+        typer.echo(csv_line(COLUMNS), nl=False)
     total = len(pictures) if isinstance(pictures, list) else None
-    show = _printer(on_terminal) if rows is None and not job.output else None
     with nullcontext() if on_terminal else make_progress("predicting", total) as progress:
         if progress:
             progress.advance(progress.task_ids[0], job.summary.pictures)
@@ -237,10 +236,10 @@ def _run(
             for predictions in job.run(pictures, from_start=from_start):
                 if progress:
                     progress.advance(progress.task_ids[0], len(predictions))
-                if show:
-                    show(predictions)
                 if rows is not None:
                     rows += map(as_row, predictions)
+                elif to_stdout:
+                    typer.echo("".join(map(_line if on_terminal else csv_row, predictions)), nl=False)
         except WorkerError as error:
             raise WorkerError(
                 f"Only the first {job.summary.pictures:,} pictures are predicted: {error} The same command with "
@@ -248,24 +247,15 @@ def _run(
             ) from error
 
 
-def _printer(on_terminal: bool) -> Callable[[Sequence[Prediction]], None]:
-    """What shows predictions on stdout: a table for people, CSV for programs."""
-    from tta_panda.files import csv_line
-    from tta_panda.prediction.files import COLUMNS, csv_row
-
-    if on_terminal:
-        return lambda predictions: typer.echo("\n".join(map(_line, predictions)))
-    typer.echo(csv_line(COLUMNS), nl=False)
-    return lambda predictions: typer.echo("".join(map(csv_row, predictions)), nl=False)
-
-
 def _line(prediction: Prediction) -> str:
+    """A prediction for people, with the end of the line."""
     path = prediction.path or ""
     path = path if len(path) <= _PATH_LENGTH else f"…{path[1 - _PATH_LENGTH :]}"
-    if prediction.error is not None:
-        return printable(f"{path:{_PATH_LENGTH}}  skipped: {prediction.error}")
-    plain = f"  (plain: {prediction.plain_predicted})" if prediction.changed else ""
-    return printable(f"{path:{_PATH_LENGTH}}  {prediction.probability:4.0%}  {prediction.predicted}{plain}")
+    text = f"skipped: {prediction.error}"
+    if prediction.error is None:
+        plain = f"  (plain: {prediction.plain_predicted})" if prediction.changed else ""
+        text = f"{prediction.probability:4.0%}  {prediction.predicted}{plain}"
+    return printable(f"{path:{_PATH_LENGTH}}  {text}") + "\n"
 
 
 def print_summary(method: str, summary: Summary, files: dict[str, Path | None]) -> None:
@@ -282,13 +272,7 @@ def print_summary(method: str, summary: Summary, files: dict[str, Path | None]) 
             console.print(f"  and {summary.skipped - len(summary.reasons):,} more; their rows have the reasons")
     if read:
         share = summary.changed / read
-        console.print(
-            f"{method} changed {summary.changed:,} of {read:,} predictions ({share:.1%}); how often each class:"
-        )
-        shown = sorted(facts["classes"].items(), key=lambda item: -max(item[1].values()))
-        print_rows(console, [{"class": name, **counts} for name, counts in shown[:MAX_CLASSES]])
-        if len(shown) > MAX_CLASSES:
-            console.print(f"and {len(shown) - MAX_CLASSES:,} classes that were predicted less often")
+        console.print(f"{method} changed {summary.changed:,} of {read:,} predictions ({share:.1%})")
     if summary.labelled:
         low, high = facts["gain_interval"]
         gain = f"{100 * facts['gain']:+.1f} points, paired 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
