@@ -11,10 +11,11 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
 
 from tta_panda.data import DATASETS
 from tta_panda.data.cifar import LABELS, note_path
@@ -30,9 +31,8 @@ Progress = Callable[[int, int | None], None]
 _CHUNK = 1 << 16  # bytes; at most this much is lost when the connection breaks
 _TIMEOUT = (10, 60)  # seconds to connect, and between two chunks
 _MARGIN = 1.25  # how much larger than about its size a file may be
-_ATTEMPTS = 5  # in a row without a single byte
-_SHORTEST_PAUSE = 0.5  # seconds, doubled after every failed attempt
-_BUSY = (requests.codes.too_many_requests, requests.codes.service_unavailable)
+# Of a request that gets no answer, or from a busy server; the pauses grow from one second.
+_RETRY = Retry(5, backoff_factor=0.5, status_forcelist=(429, 503), raise_on_status=False)
 
 
 def download(
@@ -103,21 +103,19 @@ def _refuse_made_files(name: str, folder: Path, archive: Archive) -> None:
 def _fetch(url: str, archive: Archive, target: Path, progress: Progress) -> None:
     """Fetch a file as `<file>.part`, which a later call resumes, and rename it when it is complete."""
     part = target.with_name(f"{target.name}.part")
-    failures = 0
-    while True:
+    complete = False
+    while not complete:
         before = _bytes_in(part)
         try:
             _append(url, part, _MARGIN * archive.gigabytes * 1e9, progress)
-            break
+            complete = True
         except requests.RequestException as error:
-            failures = 0 if _bytes_in(part) > before else failures + 1
-            if failures == _ATTEMPTS or not _may_pass(error):
-                raise DataError(
-                    f"Cannot fetch {url} ({error}). What has arrived is kept: run the same command again to go on, or "
-                    f"fetch the file in another way, put it into {target.parent}, and run the command again to unpack "
-                    "it."
-                ) from error
-            sleep(_SHORTEST_PAUSE * 2**failures)
+            if _bytes_in(part) > before:  # the connection broke: go on from there
+                continue
+            raise DataError(
+                f"Cannot fetch {url} ({error}). What has arrived is kept: run the same command again to go on, or "
+                f"fetch the file in another way, put it into {target.parent}, and run the command again to unpack it."
+            ) from error
     found = file_md5(part)
     if found != archive.md5:
         part.unlink()
@@ -135,7 +133,10 @@ def _append(url: str, part: Path, max_bytes: float, progress: Progress) -> None:
     """
     done = _bytes_in(part)
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
-    with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
+    with requests.Session() as session:
+        session.mount("http://", HTTPAdapter(max_retries=_RETRY))
+        session.mount("https://", HTTPAdapter(max_retries=_RETRY))
+        response = session.get(url, headers=headers, stream=True, timeout=_TIMEOUT)
         if response.status_code == requests.codes.requested_range_not_satisfiable:
             return  # the part is at least as long as the file; the md5 sum will tell whether it is right
         response.raise_for_status()
@@ -164,13 +165,6 @@ def _bytes_in(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _may_pass(error: requests.RequestException) -> bool:
-    """Whether another attempt may succeed: the connection broke, or the server is busy."""
-    if error.response is not None:
-        return error.response.status_code in _BUSY
-    return isinstance(error, (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError))
-
-
 def unpack(file: Path, archive: Archive, folder: Path, progress: Progress) -> None:
     """Unpack the file of an archive into `folder`, beside what is there already.
 
@@ -186,14 +180,17 @@ def unpack(file: Path, archive: Archive, folder: Path, progress: Progress) -> No
         if not archive.is_whole(staging):
             found = sorted(path.relative_to(staging).as_posix() for path in (*staging.glob("*"), *staging.glob("*/*")))
             raise DataError(f"{file} should hold {shortened(archive.holds)}; found {shortened(found)}.")
-        others = [path.relative_to(folder).as_posix() for path in _differing(staging, folder)]
+        places = list(_places(staging, folder))
+        others = [there.relative_to(folder).as_posix() for fresh, there in places if _differ(fresh, there)]
         if others:
             raise DataError(
                 f"{folder} holds files that differ from those in {file.name}: {shortened(others)}. Nothing was "
                 "overwritten. Delete them, or move them, and run the same command again: the archive is kept, and not "
                 "fetched again."
             )
-        _move(staging, folder)
+        for fresh, there in places:
+            if not there.exists():
+                os.replace(fresh, there)
     except OSError as error:
         raise DataError(
             f"Cannot unpack {file} into {folder} ({error.strerror or error}). It needs about "
@@ -222,20 +219,15 @@ def _extract(file: Path, staging: Path, progress: Progress) -> None:
         raise DataError(f"{file} cannot be unpacked ({error}); delete it and fetch it again.") from error
 
 
-def _differing(fresh: Path, folder: Path) -> Iterator[Path]:
-    """Paths in `folder` that have the name of something in `fresh`, but another content."""
+def _places(fresh: Path, folder: Path) -> Iterator[tuple[Path, Path]]:
+    """What is in `fresh`, each with its place in `folder`; of folders that are there already, what is in them."""
     for entry in sorted(fresh.iterdir()):
         there = folder / entry.name
         if entry.is_dir() and there.is_dir():
-            yield from _differing(entry, there)
-        elif there.exists() and (entry.is_dir() or there.is_dir() or not filecmp.cmp(entry, there, shallow=False)):
-            yield there
+            yield from _places(entry, there)
+        else:
+            yield entry, there
 
 
-def _move(fresh: Path, folder: Path) -> None:
-    for entry in sorted(fresh.iterdir()):
-        there = folder / entry.name
-        if entry.is_dir() and there.is_dir():
-            _move(entry, there)
-        elif not there.exists():
-            os.replace(entry, there)
+def _differ(fresh: Path, there: Path) -> bool:
+    return there.exists() and (fresh.is_dir() or there.is_dir() or not filecmp.cmp(fresh, there, shallow=False))
