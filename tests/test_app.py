@@ -17,7 +17,7 @@ from records import make_record
 
 from tta_panda import Stream, create_method, evaluate, load_data
 from tta_panda.app import batch as batches
-from tta_panda.app.batch import EncodedBatch, batch_outcome, frozen_methods
+from tta_panda.app.batch import UNLABELLED, EncodedBatch, batch_outcome, frozen_methods
 from tta_panda.app.drawing import Series, class_table, sheet, tiles
 from tta_panda.app.records import as_grid, difference, read_comparisons_of, record_classes, records_of, tables_of
 from tta_panda.app.stream import (
@@ -32,7 +32,6 @@ from tta_panda.app.stream import (
 )
 from tta_panda.cli.explore import explore
 from tta_panda.data.corruptions import corrupt_batch
-from tta_panda.data.dataset import UNLABELLED
 from tta_panda.errors import DataError, InvalidInputError, MissingExtraError, StoreError
 from tta_panda.evaluation.store import RunStore
 

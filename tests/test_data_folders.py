@@ -13,7 +13,7 @@ from PIL import Image
 
 from tta_panda.data import DATASETS, load_data
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.data.dataset import UNLABELLED, ImageDataset, ImageFiles
+from tta_panda.data.dataset import ImageDataset, ImageFiles
 from tta_panda.data.stream import Stream
 from tta_panda.errors import DataError, InvalidInputError, TtaPandaWarning
 from tta_panda.images import AS_PUBLISHED
@@ -139,12 +139,9 @@ def test_a_limit_takes_images_of_all_classes(tmp_path: Path) -> None:
 
 def test_flat_folders_are_for_prediction(tmp_path: Path) -> None:
     write_image(tmp_path / "a.png")
-    with pytest.raises(DataError, match=r"name the classes one per line in .*classes\.txt"):
-        load_data("folder", root=tmp_path)
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
-    dataset = load_data("folder", root=tmp_path)
-    assert dataset.class_names == ("cat", "dog")
-    assert dataset.labels.tolist() == [UNLABELLED]
+    with pytest.raises(DataError, match=r"no class folders; .* found a\.png, classes\.txt\. .*tta-panda predict"):
+        load_data("folder", root=tmp_path)
 
 
 def test_a_broken_image_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from data_files import write_image
 
-from tta_panda.data.listing import Found, find_images, images_in
+from tta_panda.data.listing import Found, find_images
 from tta_panda.errors import DataError
 from tta_panda.escapes import path_text
 
@@ -36,8 +36,6 @@ def test_folders_are_searched_with_the_folders_in_them(photos: Path) -> None:
     assert names(found) == [f"photos/{name}" for name in ("a.jpg", "b.png", "z.PNG", "deep/d.gif", "deep/er/c.webp")]
     assert str(found) == "5 of 10 files used: 3 .heic, 2 .txt skipped"
     assert found.skipped[photos / "deep" / "3.heic"] == ".heic"
-    assert names(images_in(photos, nested=False)) == ["photos/a.jpg", "photos/b.png", "photos/z.PNG"]
-    assert images_in(photos) == found
 
 
 def test_empty_folders_are_said(photos: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import sys
 from pathlib import Path
@@ -14,9 +13,9 @@ from records import make_record
 from typer.testing import CliRunner
 
 from tta_panda.cli import app
-from tta_panda.errors import DataError, MissingExtraError, StoreError, UnknownNameError
+from tta_panda.errors import DataError, MissingExtraError, StoreError
 from tta_panda.evaluation.store import RunStore, load_records
-from tta_panda.files import flat, locked, remove_parts, save_file, saving, write_rows
+from tta_panda.files import csv_rows, flat, locked, parquet_rows, remove_parts, save_file, saving
 
 ROWS = [{"name": "=1+1", "beta": "auto", "lr": 1}, {"name": "a\n\udcff", "beta": 0.5, "more": None, "lr": 0.1}]
 
@@ -45,34 +44,29 @@ def test_nested_values_get_a_column_each():
     assert flat({"a": 1, "b": {"c": {"d": "x"}, "e": (1, 2)}}) == {"a": 1, "b.c.d": "x", "b.e": "[1, 2]"}
 
 
-def test_csv_and_json_lines(tmp_path):
-    with write_rows(tmp_path / "new" / "rows.csv", ROWS).open(newline="", encoding="utf-8") as file:
+def test_csv(tmp_path):
+    with save_file(tmp_path / "new" / "rows.csv", csv_rows(ROWS)).open(newline="", encoding="utf-8") as file:
         header, first, second = csv.reader(file)
     assert header == ["name", "beta", "lr", "more"]
     assert first == ["'=1+1", "auto", "1", ""]
     assert second == ["a\n\\udcff", "0.5", "0.1", ""]
-    lines = write_rows(tmp_path / "rows.jsonl", ROWS).read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line) for line in lines] == ROWS
-    with pytest.raises(UnknownNameError, match=r"'cvs'\. Did you mean 'csv'"):
-        write_rows(tmp_path / "rows.cvs", ROWS)
     with pytest.raises(StoreError, match="Cannot write"):
-        write_rows(tmp_path / "rows.jsonl" / "rows.csv", ROWS)
+        save_file(tmp_path / "new" / "rows.csv" / "rows.csv", csv_rows(ROWS))
 
 
 def test_parquet(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-    table = parquet.read_table(write_rows(tmp_path / "rows.parquet", ROWS))
+    table = parquet.read_table(save_file(tmp_path / "rows.parquet", parquet_rows(ROWS)))
     assert table.column_names == ["name", "beta", "lr", "more"]
     assert table["name"].to_pylist() == ["=1+1", "a\n\\udcff"]  # no spreadsheet reads it
     assert table["beta"].to_pylist() == ["auto", "0.5"]
     assert table["lr"].to_pylist() == [1.0, 0.1]
 
 
-def test_parquet_without_its_package_says_what_to_type(tmp_path, monkeypatch):
+def test_parquet_without_its_package_says_what_to_type(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r'pip install "tta-panda\[parquet\]"'):
-        write_rows(tmp_path / "rows.parquet", ROWS)
-    assert list(tmp_path.iterdir()) == []
+        parquet_rows(ROWS)
 
 
 def test_report_writes_the_rows_of_a_folder(folder, tmp_path):

@@ -1,4 +1,4 @@
-"""Write files whole or not at all, lock folders, and write rows as CSV, JSON lines or Parquet."""
+"""Write files whole or not at all, lock folders, and turn rows into CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from tta_panda.errors import DataError, StoreError, UnknownNameError, missing_extra
+from tta_panda.errors import DataError, StoreError, missing_extra
 from tta_panda.escapes import csv_text
 
 _PART_NAME = re.compile(r"\.(?P<stem>.*)\.[0-9a-f]{16}\.part(?P<suffix>(\..*)?)", re.DOTALL)
@@ -121,14 +121,6 @@ def flat(row: Row) -> dict[str, Any]:
     return cells
 
 
-def write_rows(path: Path, rows: Sequence[Row], kind: str | None = None) -> Path:
-    """Write flat rows as the path's suffix says, or as `kind`: csv, jsonl or parquet."""
-    kind = kind or path.suffix.removeprefix(".")
-    if kind not in _ENCODERS:
-        raise UnknownNameError("kind of file", kind, _ENCODERS)
-    return save_file(path, _ENCODERS[kind](rows))
-
-
 def _columns(rows: Sequence[Row]) -> list[str]:
     """Of all rows, which need not have the same."""
     return list(dict.fromkeys(name for row in rows for name in row))
@@ -149,14 +141,11 @@ def csv_cell(cell: Any) -> Any:
     return csv_text(cell) if isinstance(cell, str) else cell
 
 
-def _csv(rows: Sequence[Row]) -> str:
+def csv_rows(rows: Sequence[Row]) -> str:
+    """Flat rows as the text of a CSV file."""
     columns = _columns(rows)
     lines: list[list[Any]] = [list(columns), *([row.get(name) for name in columns] for row in rows)]
     return "".join(csv_line(map(csv_cell, line)) for line in lines)
-
-
-def _jsonl(rows: Sequence[Row]) -> str:
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 def import_pyarrow() -> Any:
@@ -169,7 +158,8 @@ def import_pyarrow() -> Any:
     return pyarrow
 
 
-def _parquet(rows: Sequence[Row]) -> bytes:
+def parquet_rows(rows: Sequence[Row]) -> bytes:
+    """Flat rows as the content of a Parquet file."""
     pyarrow = import_pyarrow()
     columns = {name: _of_one_type([row.get(name) for row in rows]) for name in _columns(rows)}
     sink = pyarrow.BufferOutputStream()
@@ -184,6 +174,3 @@ def _of_one_type(values: list[Any]) -> list[Any]:
     if len(kinds) <= 1 and str not in kinds:
         return values
     return [None if value is None else str(value).encode(errors="backslashreplace").decode() for value in values]
-
-
-_ENCODERS: dict[str, Callable[[Sequence[Row]], str | bytes]] = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}

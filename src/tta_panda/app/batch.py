@@ -17,7 +17,6 @@ from torch import Tensor
 from tta_panda.app.drawing import Series, cell, class_table, sheet, table, tiles
 from tta_panda.data import CLEAN, DATASETS, load_data
 from tta_panda.data.corruptions import ALL_CORRUPTIONS, corrupt_batch
-from tta_panda.data.dataset import UNLABELLED
 from tta_panda.data.listing import find_images
 from tta_panda.data.stream import Stream
 from tta_panda.errors import DataError, InvalidInputError
@@ -31,6 +30,9 @@ from tta_panda.panda import Beta
 from tta_panda.prediction.reading import decode, find_classes, labels_by_folder
 from tta_panda.reporting.cells import ACCURACY, BIAS
 from tta_panda.reporting.figures import PANDA_COLOUR, PLAIN_COLOUR
+
+UNLABELLED = -1
+"""The label of a picture of unknown class."""
 
 DOMAINS = (CLEAN, *ALL_CORRUPTIONS)
 LABELS = "labels"

@@ -90,10 +90,9 @@ def _experiments(_pattern: str) -> Rows:
 
 
 def _corruptions(_pattern: str) -> Rows:
-    from tta_panda.data.corruptions import EXTRA_CORRUPTIONS, GROUPS
+    from tta_panda.data.corruptions import ALL_GROUPS
 
-    groups = {**GROUPS, "extra": EXTRA_CORRUPTIONS}
-    return [{"name": name, "group": group} for group, names in groups.items() for name in names]
+    return [{"name": name, "group": group} for group, names in ALL_GROUPS.items() for name in names]
 
 
 _KINDS: dict[str, Callable[[str], Rows]] = {

@@ -34,16 +34,18 @@ def report(
 ) -> None:
     """Print the tables of a folder of records, and write them and an HTML report."""
     from tta_panda.evaluation.store import RunStore
-    from tta_panda.files import flat, write_rows
+    from tta_panda.files import csv_rows, flat, parquet_rows, save_file
     from tta_panda.reporting.comparison import read_comparisons
 
     records, comparisons = read_comparisons(RunStore(runs))
     if not as_json:
         print_comparisons(comparisons)
     page = write_report(records, comparisons, output or runs / "report.html")
-    for kind, path in {"csv": csv, "parquet": parquet}.items():
-        if path is not None:
-            write_rows(path, [flat(row) for record in records for row in record.rows()], kind)
+    rows = [flat(row) for record in records for row in record.rows()]
+    if csv is not None:
+        save_file(csv, csv_rows(rows))
+    if parquet is not None:
+        save_file(parquet, parquet_rows(rows))
     if as_json:
         print_json([row for record in records for row in record.rows()], report=str(page))
     else:

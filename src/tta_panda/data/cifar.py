@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.dataset import ImageDataset
-from tta_panda.data.source import Archive, DataSource, Finding, Size, Status, file_md5, published_classes
+from tta_panda.data.source import Archive, DataSource, Finding, Status, file_md5, published_classes
 from tta_panda.errors import DataError
 from tta_panda.pickles import RefusedPickleError, RestrictedUnpickler
 
@@ -292,7 +292,7 @@ def _clean(number: int, pickle: str, label_key: str, md5: str, archive_md5: str)
         layout=pickle,
         domains=(CLEAN,),
         archives=(Archive(url, archive_md5, 0.17, (pickle,)),),
-        size=Size(images=TEST_IMAGES, classes=number),
+        size=(TEST_IMAGES, number),
         classes=f"cifar{number}",
         pickle=pickle,
         label_key=label_key,

@@ -24,9 +24,6 @@ from tta_panda.escapes import path_text
 from tta_panda.executors import available_cores
 from tta_panda.images import AS_SHOWN, Decoding, Framing, fit_picture, read_image
 
-UNLABELLED = -1
-"""The label of an image of unknown class: the class can be predicted, but not evaluated."""
-
 Labels = NDArray[Any]  # (N,) integers
 Indices = NDArray[np.int64]
 
@@ -91,8 +88,7 @@ class ImageFiles:
     decoding: Decoding = AS_SHOWN
 
     def __post_init__(self) -> None:
-        if not (self.labels == UNLABELLED).all():
-            _check_labels(self.labels, len(self.paths), self.class_names)
+        _check_labels(self.labels, len(self.paths), self.class_names)
 
     def __len__(self) -> int:
         return len(self.paths)

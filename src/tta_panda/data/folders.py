@@ -1,10 +1,9 @@
-"""Image files in class folders, or beside a list of classes; clean, or a tree of corruptions.
+"""Image files in class folders; clean, or a tree of corruptions.
 
     root/<class>/**/*.jpg                            clean
     root/<corruption>/<severity>/<class>/**/*.jpg    corrupted, as ImageNet-C and `tta-panda corrupt` lay it out
-    root/*.jpg and root/classes.txt                  without labels, to predict
 
-`classes.txt` names the classes, one per line; beside class folders, a line is `folder<TAB>name`.
+`classes.txt` beside the class folders names the classes, a line `folder<TAB>name` for each.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from typing import ClassVar
 import numpy as np
 
 from tta_panda.data import CLEAN
-from tta_panda.data.corruptions import ALL_CORRUPTIONS, CORRUPTIONS, EXTRA_CORRUPTIONS, GROUPS
-from tta_panda.data.dataset import UNLABELLED, ImageFiles
-from tta_panda.data.listing import Found, images_in, read_lines
-from tta_panda.data.source import Archive, DataSource, Finding, Size, Status, parse_classes, published_classes
+from tta_panda.data.corruptions import ALL_CORRUPTIONS, ALL_GROUPS, CORRUPTIONS
+from tta_panda.data.dataset import ImageFiles
+from tta_panda.data.listing import SUFFIXES, Found, find_images, read_lines
+from tta_panda.data.source import Archive, DataSource, Finding, Status, parse_classes, published_classes
 from tta_panda.errors import DataError, TtaPandaWarning
 from tta_panda.escapes import path_text
 from tta_panda.images import AS_PUBLISHED, AS_SHOWN, Decoding
@@ -49,20 +48,12 @@ class ImageFolders(DataSource):
         if self.classes is not None:
             return self._load_published(folder, published_classes(self.classes))
         folders, names = named_classes(folder, root)
-        if folders:
-            return self._labelled(folder, folders, names)
-        paths = images_in(folder, nested=False).paths
-        if not paths:
+        if not folders:
             raise DataError(
-                f"No images in {folder}. Expected {folder}/<class>/*.jpg, or {folder}/*.jpg and a {CLASS_LIST} that "
-                f"names the classes; found {found_in(folder)}."
+                f"{folder} holds no class folders; expected {folder}/<class>/*.jpg, found {found_in(folder)}. Images "
+                "without labels can be predicted: tta-panda predict FOLDER --classes cat,dog"
             )
-        if not names:
-            raise DataError(
-                f"{folder} holds {len(paths)} images but no class folders. Sort them into {folder}/<class>/, or, to "
-                f"predict only, name the classes one per line in {folder / CLASS_LIST}."
-            )
-        return ImageFiles(paths, np.full(len(paths), UNLABELLED), names, self.decoding)
+        return self._labelled(folder, folders, names)
 
     def _load_published(self, folder: Path, classes: dict[str, str]) -> ImageFiles:
         found = {path.name for path in class_folders(folder)}
@@ -81,9 +72,10 @@ class ImageFolders(DataSource):
 
     def _labelled(self, folder: Path, classes: Sequence[Path], class_names: tuple[str, ...]) -> ImageFiles:
         """The images in the class folders of `folder`, sorted by class; a warning says what is skipped."""
-        per_class = [images_in(each) for each in classes]
-        beside = dict.fromkeys(images_in(folder, nested=False).paths, "beside the class folders")
-        skipped = {path: reason for found in per_class for path, reason in found.skipped.items()} | beside
+        per_class = [find_images([each]) for each in classes]
+        beside = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file()]
+        skipped = {path: reason for found in per_class for path, reason in found.skipped.items()}
+        skipped |= dict.fromkeys(beside, "beside the class folders")
         found = Found(tuple(path for found in per_class for path in found.paths), skipped)
         if skipped:
             warnings.warn(f"{path_text(folder)}: {found}", TtaPandaWarning, stacklevel=1)  # shown once, whoever calls
@@ -120,8 +112,7 @@ class ImageFolders(DataSource):
             return self.domains
         root = self.required_root(root)
         there = tuple(name for name in ALL_CORRUPTIONS if any(map(_is_corruption, corruption_folders(root, name))))
-        clean = class_folders(root) or images_in(root, nested=False).paths
-        return (CLEAN, *there) if clean or not there else there
+        return (CLEAN, *there) if class_folders(root) or not there else there
 
     def fingerprint(
         self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
@@ -168,7 +159,7 @@ class ImageFolders(DataSource):
             return "damaged", f"folders that are not classes of {self.name}: {', '.join(others[:3])}"
         if len(there) < len(classes):
             return "partial", f"{len(there):,} of {len(classes):,} class folders"
-        images, expected = sum(len(images_in(path).paths) for path in there.values()), self.size.images
+        images, expected = len(find_images(there.values()).paths), self.size[0]
         return "ok" if images == expected else "partial", f"{images:,} of {expected:,} images"
 
     def required_root(self, root: Path | None) -> Path:
@@ -203,7 +194,7 @@ def named_classes(folder: Path, root: Path | None = None) -> tuple[list[Path], t
 
 def corruption_folders(root: Path, corruption: str) -> list[Path]:
     """Folders of a corruption: in `root`, or in that of its group where archives were unpacked one by one."""
-    group = next((group for group, names in GROUPS.items() if corruption in names), "extra")
+    group = next(group for group, names in ALL_GROUPS.items() if corruption in names)
     return [folder for folder in (root / corruption, root / group / corruption) if folder.is_dir()]
 
 
@@ -235,12 +226,11 @@ def shortened(names: Sequence[str]) -> str:
 
 
 def _archive(group: str, md5: str, gigabytes: float) -> Archive:
-    names = EXTRA_CORRUPTIONS if group == "extra" else GROUPS[group]
-    holds = tuple(f"{name}/{severity}" for name in names for severity in range(1, 6))
+    holds = tuple(f"{name}/{severity}" for name in ALL_GROUPS[group] for severity in range(1, 6))
     return Archive(f"https://zenodo.org/records/2235448/files/{group}.tar", md5, gigabytes, holds, "ImageNet-C", group)
 
 
-FOLDER = ImageFolders(name="folder", about="Your own images: folder/<class>/*, or folder/* and classes.txt.")
+FOLDER = ImageFolders(name="folder", about="Your own images: folder/<class>/*.")
 IMAGENET = ImageFolders(
     name="imagenet",
     about="ImageNet's 50,000 validation images, <wnid>/*.JPEG.",
@@ -249,7 +239,7 @@ IMAGENET = ImageFolders(
     classes="imagenet",
     clean=("val", "validation", ""),
     decoding=AS_PUBLISHED,
-    size=Size(images=50_000, classes=1000),
+    size=(50_000, 1000),
 )
 IMAGENET_C = ImageFolders(
     name="imagenet-c",
@@ -260,7 +250,7 @@ IMAGENET_C = ImageFolders(
     folder="ImageNet-C",
     clean=("val", "validation"),
     decoding=AS_PUBLISHED,
-    size=Size(images=50_000, classes=1000),
+    size=(50_000, 1000),
     archives=(
         _archive("noise", "e80562d7f6c3f8834afb1ecf27252745", 22),
         _archive("blur", "2d8e81fdd8e07fef67b9334fa635e45c", 7),

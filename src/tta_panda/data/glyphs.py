@@ -24,7 +24,7 @@ from PIL import Image, ImageDraw, ImageFont
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import corrupt_batch, expand_corruptions
 from tta_panda.data.dataset import ImageDataset, Indices, Labels, checked_limit
-from tta_panda.data.source import DataSource, Size
+from tta_panda.data.source import DataSource
 from tta_panda.images import Framing
 
 Picture = NDArray[np.float32]
@@ -112,14 +112,14 @@ class Glyphs(DataSource):
 GLYPHS_C = Glyphs(
     name="glyphs-c",
     about="The embedded benchmark: 1,000 pictures of ten symbols, or as many as a limit says.",
-    size=Size(IMAGES, len(BENCHMARK_CLASSES)),
+    size=(IMAGES, len(BENCHMARK_CLASSES)),
     classes=BENCHMARK_CLASSES,
     seed=1,
 )
 GLYPHS_VAL_C = Glyphs(
     name="glyphs-val-c",
     about="Embedded, for choosing settings: 1,000 pictures of ten other symbols, or as many as a limit says.",
-    size=Size(IMAGES, len(VALIDATION_CLASSES)),
+    size=(IMAGES, len(VALIDATION_CLASSES)),
     classes=VALIDATION_CLASSES,
     seed=2,
 )

@@ -57,13 +57,6 @@ def find_images(places: Iterable[str | Path]) -> Found:
     return Found(tuple(found.values()), skipped)
 
 
-def images_in(folder: Path, *, nested: bool = True) -> Found:
-    """The image files in a folder; unlike `find_images`, it does not look for duplicates, which takes time."""
-    seen = list(_walk(folder, nested))
-    skipped = {path: reason for path, reason in seen if reason is not None}
-    return Found(tuple(path for path, reason in seen if reason is None), skipped)
-
-
 def _look(place: Path) -> Iterator[tuple[Path, str | None]]:
     """What is at a place: paths, each with the reason if it is skipped."""
     if place.is_dir():
@@ -77,7 +70,7 @@ def _look(place: Path) -> Iterator[tuple[Path, str | None]]:
         raise DataError(f"There is no file or folder {path_text(place)}, nor does it match any as a wildcard.")
 
 
-def _walk(folder: Path, nested: bool = True) -> Iterator[tuple[Path, str | None]]:
+def _walk(folder: Path) -> Iterator[tuple[Path, str | None]]:
     waiting, seen = [folder], set()
     while waiting:
         folder = waiting.pop()
@@ -96,8 +89,7 @@ def _walk(folder: Path, nested: bool = True) -> Iterator[tuple[Path, str | None]
             yield folder, _EMPTY
         is_folder = {each.name: _is(each.is_dir) for each in visible}
         yield from ((folder / each.name, _why_skipped(each)) for each in visible if not is_folder[each.name])
-        if nested:
-            waiting += [folder / each.name for each in reversed(visible) if is_folder[each.name]]
+        waiting += [folder / each.name for each in reversed(visible) if is_folder[each.name]]
 
 
 def _why_skipped(entry: Path | os.DirEntry[str]) -> str | None:

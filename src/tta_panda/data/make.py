@@ -22,7 +22,7 @@ from tta_panda import __version__
 from tta_panda.data import DATASETS
 from tta_panda.data.cifar import LABELS, SEVERITIES, Cifar, note_path, open_array, read_note
 from tta_panda.data.corruptions import corrupt_batch, expand_corruptions
-from tta_panda.data.corruptions.frost import FrostTextures, load_frost_textures, textures_name
+from tta_panda.data.corruptions.frost import FrostTextures, load_frost_textures
 from tta_panda.errors import DataError, UnknownNameError
 from tta_panda.executors import Report, local_executor
 from tta_panda.files import locked, remove_parts, save_file, saving
@@ -57,7 +57,9 @@ def make_corrupted(
         rows, tasks = [], []
         for name in names:
             path = folder / f"{name}.npy"
-            settings = {"seed": seed} | ({"textures": textures_name(frost)} if name == "frost" else {})
+            settings: dict[str, Any] = {"seed": seed}
+            if name == "frost":
+                settings["textures"] = textures.name if textures else "generated"
             there = _severities_in(path, SEVERITIES * len(clean), settings)
             missing = sorted(set(severities) - set(there))
             holds = sorted({*there, *missing})

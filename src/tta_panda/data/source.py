@@ -37,13 +37,6 @@ class Archive(NamedTuple):
         return all((folder / path).exists() or (folder / self.group / path).exists() for path in self.holds)
 
 
-class Size(NamedTuple):
-    """How many images each domain of a data set has, and how many classes."""
-
-    images: int
-    classes: int
-
-
 Status = Literal["ok", "partial", "missing", "damaged"]
 
 
@@ -68,7 +61,7 @@ class DataSource(ABC):
     layout: str = ""  # of the files below the root, for messages
     domains: tuple[str, ...] = (CLEAN, *CORRUPTIONS)  # that runs use unless others are named
     archives: tuple[Archive, ...] = ()  # what `tta-panda data download` fetches
-    size: Size | None = None  # where it is known without looking
+    size: tuple[int, int] | None = None  # images of a domain and classes, where known without looking
 
     embedded: ClassVar[bool] = False
     """Whether it comes with the package; others are read from a root folder."""

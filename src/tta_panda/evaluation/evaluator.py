@@ -11,7 +11,7 @@ from typing import Any, cast
 from torch import nn
 
 from tta_panda.data import load_data
-from tta_panda.data.dataset import UNLABELLED, Dataset
+from tta_panda.data.dataset import Dataset
 from tta_panda.data.stream import Domains, Stream
 from tta_panda.errors import DataError, NumericalError, UnsupportedModelError
 from tta_panda.evaluation.config import RunConfig, StreamConfig
@@ -117,7 +117,7 @@ class Evaluator:
         return domains if stream.parsed_order.joins_domains else first, classifier
 
     def _load_data(self, stream: StreamConfig) -> Dataset:
-        dataset = load_data(
+        return load_data(
             stream.data,
             stream.corruption,
             stream.severity,
@@ -127,12 +127,6 @@ class Evaluator:
             skip_broken=self.sources.skip_broken,
             ignore_orientation=stream.ignore_orientation,
         )
-        if (dataset.labels == UNLABELLED).any():
-            raise DataError(
-                f"The images in {self.sources.data_root} have no labels, so no accuracy can be measured on them. Sort "
-                "them into one sub-folder per class."
-            )
-        return dataset
 
     def _model(self, stream: StreamConfig) -> _LoadedModel:
         key = cast(Precision, stream.precision), cast(Backend, stream.backend)

@@ -14,7 +14,7 @@ from tta_panda.data import AVAILABLE, CLEAN, DATASETS, load_data
 from tta_panda.data.corruptions import CORRUPTIONS, expand_corruptions
 from tta_panda.data.listing import list_digest, read_image_list
 from tta_panda.data.order import RESET
-from tta_panda.data.source import DataSource, Size
+from tta_panda.data.source import DataSource
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.evaluation.config import ALL, MethodConfig, RunConfig, StreamConfig
 from tta_panda.methods import parse_method
@@ -145,12 +145,13 @@ def select_shard(configs: Sequence[RunConfig], shard: str | None) -> list[RunCon
     return [config for config in configs if int(config.key, 16) % int(found[2]) == int(found[1]) - 1]
 
 
-def data_size(stream: StreamConfig, sources: Sources) -> Size:
+def data_size(stream: StreamConfig, sources: Sources) -> tuple[int, int]:
     """Number of images of a domain and of classes, as the registry says or as found on disk."""
     source = DATASETS.get(stream.data)
     if source.size is None:
         corruption, severity = stream.visits[0]
         data = load_data(stream.data, corruption, severity, root=sources.data_root, limit=stream.limit)
-        return Size(len(data), len(data.class_names))
-    images = stream.limit or source.size.images
-    return source.size._replace(images=images if source.embedded else min(images, source.size.images))
+        return len(data), len(data.class_names)
+    there, classes = source.size
+    images = stream.limit or there
+    return images if source.embedded else min(images, there), classes

@@ -118,13 +118,13 @@ def count_encoded(task: Sequence[RunConfig], sources: Sources) -> tuple[int, int
     data need be there.
     """
     stream = task[0].stream
-    size = data_size(stream, sources)
-    batches = size.images * len(stream.visits) / stream.batch_size
+    in_domain, classes = data_size(stream, sources)
+    batches = in_domain * len(stream.visits) / stream.batch_size
     images, texts = 0, 0
     for config in task:
         options = dict(config.method.options)
         negatives = math.ceil(options.get("ratio", 0) * stream.batch_size - 1e-9)
-        batch = BatchSize(stream.batch_size, negatives, size.classes, len(TEMPLATES.get(stream.templates)))
+        batch = BatchSize(stream.batch_size, negatives, classes, len(TEMPLATES.get(stream.templates)))
         passes = METHODS.get(config.method.parsed.base).expected_passes(batch, options)
         images = max(images, passes.images + GRADIENT * passes.images_with_gradient)
         texts += passes.texts + GRADIENT * passes.texts_with_gradient

@@ -33,6 +33,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 CORRUPTIONS: tuple[str, ...] = tuple(name for group in GROUPS.values() for name in group)
 EXTRA_CORRUPTIONS: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+ALL_GROUPS = {**GROUPS, "extra": EXTRA_CORRUPTIONS}
 ALL_CORRUPTIONS: tuple[str, ...] = CORRUPTIONS + EXTRA_CORRUPTIONS
 
 Images = NDArray[np.uint8]

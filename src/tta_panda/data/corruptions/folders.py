@@ -23,10 +23,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import corrupt, expand_corruptions, image_rng
-from tta_panda.data.corruptions.frost import FrostTextures, load_frost_textures, textures_name
+from tta_panda.data.corruptions.frost import FrostTextures, load_frost_textures
 from tta_panda.data.corruptions.severity import PARAMETER_SETS
 from tta_panda.data.folders import CLASS_LIST
-from tta_panda.data.listing import Found, images_in
+from tta_panda.data.listing import Found, find_images
 from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning, UnknownNameError
 from tta_panda.escapes import path_text
 from tta_panda.executors import local_executor
@@ -71,7 +71,7 @@ def corrupt_folder(
     executor = local_executor(workers)
     with locked(target, "another OUT"):
         remove_parts(target, nested=True)
-        _write_notes(job, frost)
+        _write_notes(job)
         if (source / CLASS_LIST).is_file():
             save_file(target / CLASS_LIST, (source / CLASS_LIST).read_bytes())
         with contextlib.closing(executor.map(functools.partial(_corrupt_file, job), images)) as errors:
@@ -90,7 +90,7 @@ def _images(source: Path, target: Path) -> list[str]:
         )
     if source.resolve() == target.resolve():
         raise InvalidInputError(f"IN and OUT are the same folder, {source}; choose another OUT.")
-    made, found = target.resolve(), images_in(source)
+    made, found = target.resolve(), find_images([source])
     skipped = {
         path: reason
         for path, reason in found.skipped.items()
@@ -126,14 +126,14 @@ class _Job(NamedTuple):
                 yield from ((name, severity, self.target / name / str(severity) / file) for severity in self.severities)
 
 
-def _write_notes(job: _Job, frost: Path | None) -> None:
+def _write_notes(job: _Job) -> None:
     """Say beside each corruption's folder how it is made; it is a `DataError` if it was made otherwise before."""
     for name in job.names:
         settings: dict[str, Any] = {"images": path_text(job.source.resolve())}
         if name != CLEAN:
             settings |= {"seed": job.seed, "parameters": job.parameters}
         if name == "frost":
-            settings["textures"] = textures_name(frost)
+            settings["textures"] = job.textures.name if job.textures else "generated"
         note, content = job.target / f"{name}.json", json.dumps(settings)
         if name != CLEAN and (job.target / name).exists() and not note.exists():
             raise DataError(f"{job.target / name} was not made by tta-panda corrupt. Choose another OUT.")

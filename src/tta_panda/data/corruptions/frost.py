@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from tta_panda.data.listing import images_in
+from tta_panda.data.listing import find_images
 from tta_panda.errors import DataError
 from tta_panda.images import read_image
 
@@ -24,9 +24,10 @@ _STEPS = 4
 
 
 class FrostTextures:
-    """Photographs of frost (uint8, H W 3)."""
+    """Photographs of frost (uint8, H W 3); `name` identifies them in notes and records."""
 
-    def __init__(self, photos: Sequence[Images]):
+    def __init__(self, photos: Sequence[Images], name: str = "generated"):
+        self.name = name
         self._at_scale: dict[float, list[Images]] = {1: list(photos)}
 
     def crop(self, generator: np.random.Generator, size: tuple[int, ...], scale: float) -> Images:
@@ -50,22 +51,14 @@ def _mirrored(photo: Images, size: tuple[int, ...]) -> Images:
 
 def load_frost_textures(folder: str | Path) -> FrostTextures:
     """Read a folder of frost photographs (those of ImageNet-C, or your own) for `corrupt(..., frost_textures=...)`."""
-    paths = images_in(Path(folder)).paths if Path(folder).is_dir() else ()
+    paths = find_images([folder]).paths if Path(folder).is_dir() else ()
     if not paths:
         raise DataError(
             f"Frost photographs: no image files in {folder}. Expected a folder of .png or .jpg photographs."
         )
-    return FrostTextures([read_image(path) for path in paths])
-
-
-def textures_name(folder: Path | None) -> str:
-    """What tells textures from others: a digest of the photographs in order, wherever they are."""
-    if folder is None:
-        return "generated"
-    digest = hashlib.sha256()
-    for path in images_in(folder).paths:
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return f"photographs {digest.hexdigest()[:12]}"
+    digests = b"".join(hashlib.sha256(path.read_bytes()).digest() for path in paths)
+    name = f"photographs {hashlib.sha256(digests).hexdigest()[:12]}"  # the same wherever they are
+    return FrostTextures([read_image(path) for path in paths], name)
 
 
 @functools.lru_cache(maxsize=1)
