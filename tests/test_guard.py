@@ -7,6 +7,7 @@ import torch
 from records import plan, run
 
 from tta_panda import SAR, Level, Mint, Panda, Tent
+from tta_panda.evaluation.metrics import Scores, StreamMetrics
 from tta_panda.methods import trained
 
 
@@ -106,3 +107,10 @@ def test_sar_counts_its_own_recoveries(mini_classifier, images):
     method = SAR(mini_classifier, margin=1.0, reset_constant=10.0, skip_last_blocks=0)
     method.adapt(images[:10])
     assert method.restarts == 1
+
+
+def test_batches_that_end_with_a_restart_do_not_count_in_the_mean_beta():
+    scores, metrics = Scores.of(torch.eye(2), torch.arange(2)), StreamMetrics(2)
+    for beta in (0.4, None, 0.6):
+        metrics.update(scores, {"beta": beta})
+    assert metrics.mean_beta == pytest.approx(0.5)

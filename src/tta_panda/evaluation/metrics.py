@@ -69,7 +69,7 @@ class StreamMetrics:
         self.losses = 0.0  # negative log-likelihoods of the labels
         self.squared_losses = 0.0
         self.overconfidence: Floats = np.zeros(CALIBRATION_BINS)  # sum of confidence - correctness
-        self.strengths: dict[str, float] = {}  # summed over images
+        self.strengths: dict[str, tuple[float, int]] = {}  # sums over images, and their number
 
     def update(self, scores: Scores, strengths: Strengths | None = None) -> None:
         """Add a batch, and how much of an offset was subtracted from it."""
@@ -84,7 +84,8 @@ class StreamMetrics:
         self.squared_losses += float(scores.losses @ scores.losses)
         for name, strength in (strengths or {}).items():
             if strength is not None:
-                self.strengths[name] = self.strengths.get(name, 0.0) + strength * images
+                total, counted = self.strengths.get(name, (0.0, 0))
+                self.strengths[name] = total + strength * images, counted + images
 
     @property
     def accuracy(self) -> float:
@@ -124,7 +125,8 @@ class StreamMetrics:
         return self._mean_strength("gamma")
 
     def _mean_strength(self, name: str) -> float | None:
-        return self.strengths[name] / self.samples if name in self.strengths else None
+        total, images = self.strengths.get(name, (0.0, 0))  # without batches after which a method started over
+        return total / images if images else None
 
     @property
     def recalls(self) -> Floats:
