@@ -240,4 +240,4 @@ def _json_row(section: Section, folder: Path) -> dict[str, Any]:
 
 def _json_cell(cell: Cell) -> dict[str, Any]:
     number = {"missing": cell.why_empty} if cell.value is None else {"value": cell.value, "sd": cell.sd}
-    return number | ({"paper": cell.paper._asdict()} if cell.paper else {})
+    return number | ({"paper": {"value": cell.paper.value, "sd": cell.paper.sd}} if cell.paper else {})

@@ -12,7 +12,7 @@ from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import RunRecord
-from tta_panda.experiments.paper import MEAN, PaperVariant, printed_accuracy
+from tta_panda.experiments.paper import MEAN, printed_accuracy
 from tta_panda.experiments.setup import Series, Setup
 from tta_panda.methods import MethodName
 from tta_panda.reporting.cells import ACCURACY, Cell, Metric, Results, over_seeds
@@ -161,8 +161,8 @@ class ExperimentResults(Results[Series]):
         if method.debias and not self.setup.has_papers_beta(series):
             return cell
         replaced = ("destroy", "none") in self.chosen(series).options
-        variant: PaperVariant = "offset" if replaced else "panda" if method.debias else "plain"
-        return replace(cell, paper=printed_accuracy(self.setup.benchmark, method.base, variant, corruption))
+        name = f"{method.base}+offset" if replaced else series.method
+        return replace(cell, paper=printed_accuracy(self.setup.benchmark, name, corruption))
 
     def by_tenth(self, series: Series, corruption: str, metric: Metric) -> list[Cell]:
         """A cell over seeds for each tenth of a stream."""

@@ -6,35 +6,30 @@ import csv
 import functools
 import re
 from importlib import resources
-from typing import Literal
 
-from tta_panda.reporting.cells import Printed
+from tta_panda.reporting.cells import Cell
 
 BACKBONES = {"cifar10-c": "ViT-B/32 on CIFAR-10-C", "cifar100-c": "ViT-B/32 on CIFAR-100-C"}
 BACKBONES |= {"imagenet-c": "ViT-B/16 on ImageNet-C"}
-
-PaperVariant = Literal["plain", "panda", "offset"]
-"""`offset` is DeYO with its negatives replaced by Panda's."""
 
 MEAN = "mean"
 
 METHODS = ("clip", "tent", "eta", "sar", "deyo", "tpt", "dmn", "zero", "tps", "bat")
 """The ten methods of the paper; others are registered, too."""
 
-_SUFFIXES: dict[str, PaperVariant] = {"": "plain", "+panda": "panda"}
-MAIN_ROWS = {f"{name}{suffix}": (name, variant) for name in METHODS for suffix, variant in _SUFFIXES.items()}
-"""What the main table has a number for, as (method, variant)."""
+MAIN_ROWS = [f"{name}{suffix}" for name in METHODS for suffix in ("", "+panda")]
+"""What the main table has a number for."""
 
 
-def printed_accuracy(
-    benchmark: str | None, method: str, variant: PaperVariant, corruption: str = MEAN
-) -> Printed | None:
+def printed_accuracy(benchmark: str | None, method: str, corruption: str = MEAN) -> Cell | None:
     """Accuracy in percent with its s.d. over seeds; None for what the paper does not have.
+
+    `deyo+offset` is DeYO with its negatives replaced by Panda's.
 
     The mean over corruptions is the appendix's; the s.d. of two of them (DMN and Zero on ImageNet-C) is printed
     otherwise, by 0.1, in the main table.
     """
-    return _accuracies().get((benchmark or "", method, variant, corruption))
+    return _accuracies().get((benchmark or "", method, corruption))
 
 
 @functools.cache
@@ -44,14 +39,14 @@ def printed_seconds() -> dict[str, list[float]]:
 
 
 @functools.cache
-def _accuracies() -> dict[tuple[str, str, str, str], Printed]:
+def _accuracies() -> dict[tuple[str, str, str], Cell]:
     numbers = {}
     for row in _read("paper_numbers.csv"):
-        key = row.pop("benchmark"), row.pop("method"), row.pop("variant")
+        key = row.pop("benchmark"), row.pop("method")
         for corruption, cell in row.items():
             found = re.fullmatch(r"([\d.]+) \(([\d.]+)\)", cell)
             assert found, cell
-            numbers[*key, corruption] = Printed(float(found[1]), float(found[2]))
+            numbers[*key, corruption] = Cell(float(found[1]), float(found[2]))
     return numbers
 
 

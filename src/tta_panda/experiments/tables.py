@@ -8,15 +8,7 @@ from functools import partial
 
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.experiments.base import ExperimentResults, Shown, experiment, table_dots
-from tta_panda.experiments.paper import (
-    BACKBONES,
-    MAIN_ROWS,
-    MEAN,
-    METHODS,
-    PaperVariant,
-    printed_accuracy,
-    printed_seconds,
-)
+from tta_panda.experiments.paper import BACKBONES, MAIN_ROWS, MEAN, METHODS, printed_accuracy, printed_seconds
 from tta_panda.experiments.setup import AUTO, BEST_OF_GRID, SEVERITY, STREAMS, Series, Setup, short_name
 from tta_panda.methods import DEBIASES
 from tta_panda.methods import METHODS as ALL_METHODS
@@ -42,23 +34,22 @@ _ZERO_NOTE = (
 )
 
 
-def _papers_cell(benchmark: str, method: str, variant: PaperVariant, corruption: str = MEAN) -> Cell:
-    """A cell of a table of the paper's own numbers."""
-    printed = printed_accuracy(benchmark, method, variant, corruption)
-    return Cell() if printed is None else Cell(printed.value, printed.sd)
+def _papers_cell(method: str, benchmark: str, corruption: str = MEAN) -> Cell:
+    return printed_accuracy(benchmark, method, corruption) or Cell()
 
 
-def _papers_benchmarks(title: str, rows: Mapping[str, tuple[str, PaperVariant]]) -> Table:
-    """Mean accuracies as the paper prints them for its three benchmarks."""
-    return Table(
+def _papers_benchmarks(results: ExperimentResults, title: str, rows: Mapping[str, str]) -> list[Table]:
+    """Mean accuracies as the paper prints them for its three benchmarks; nothing where they stand beside ours."""
+    table = Table(
         f"{title}: printed in the paper, accuracy (%)",
         "method",
         [Column.of(ACCURACY, backbone) for backbone in BACKBONES.values()],
-        [Row(name, [_papers_cell(benchmark, *key) for benchmark in BACKBONES]) for name, key in rows.items()],
+        [Row(label, [_papers_cell(name, benchmark) for benchmark in BACKBONES]) for label, name in rows.items()],
         note=_PAPERS_OWN,
         of_paper=True,
         name="in-paper",
     )
+    return [table] if results.setup.benchmark is None else []
 
 
 def _by_corruption(title: str, metric: Metric, rows: Mapping[str, Callable[[str], Cell]], name: str = "") -> Table:
@@ -113,9 +104,8 @@ def _accuracy_dots(table: Table) -> DotFigure:
 )
 def _main(results: ExperimentResults) -> Shown:
     tables = [_accuracy_table(results), _quality_table(results)]
-    if results.setup.benchmark is None:
-        tables.append(_papers_benchmarks("Ten methods", MAIN_ROWS))
-    return Shown(tables, [_accuracy_dots(tables[0])])
+    papers = _papers_benchmarks(results, "Ten methods", {name: name for name in MAIN_ROWS})
+    return Shown([*tables, *papers], [_accuracy_dots(tables[0])])
 
 
 @experiment(
@@ -131,7 +121,7 @@ def _corruptions(results: ExperimentResults) -> Shown:
     bias = _by_corruption(BIAS.heading, BIAS, biases, "bias")
     tables = [_by_corruption(ACCURACY.heading, ACCURACY, accuracies), replace(bias, note=_ZERO_NOTE)]
     if results.setup.benchmark is None:
-        rows = {label: partial(_papers_cell, "cifar10-c", *key) for label, key in MAIN_ROWS.items()}
+        rows = {name: partial(_papers_cell, name, "cifar10-c") for name in MAIN_ROWS}
         title = f"{BACKBONES['cifar10-c']}: printed in the paper, accuracy (%)"
         papers = _by_corruption(title, ACCURACY, rows, "in-paper")
         tables.append(replace(papers, note=_PAPERS_OWN, of_paper=True))
@@ -189,11 +179,9 @@ def _positive(results: ExperimentResults) -> Shown:
         rows.append(Row(series.label, [results.accuracy(series), results.average(series, BIAS), encoded]))
     columns = [Column.of(metric, metric.title) for metric in (ACCURACY, BIAS)]
     columns.append(Column("images encoded per image", 1, "lower"))
-    tables = [Table("Mean of 15 corruptions at severity 5", "method", columns, rows, _ZERO_NOTE)]
-    if results.setup.benchmark is None:
-        names = (*_POSITIVE, "tent+panda")
-        tables.append(_papers_benchmarks("Positive augmentation", {name: MAIN_ROWS[name] for name in names}))
-    return Shown(tables)
+    table = Table("Mean of 15 corruptions at severity 5", "method", columns, rows, _ZERO_NOTE)
+    names = (*_POSITIVE, "tent+panda")
+    return Shown([table, *_papers_benchmarks(results, "Positive augmentation", {name: name for name in names})])
 
 
 # Table 3: time
@@ -248,11 +236,8 @@ def _time(results: ExperimentResults) -> Shown:
 
 # Table 4: two uses of negatives
 
-_NEGATIVE_ROWS: dict[str, tuple[str, PaperVariant]] = {
-    "clip": ("clip", "plain"),
-    "deyo: select & weight": ("deyo", "plain"),
-    "deyo: offset instead": ("deyo", "offset"),
-}
+_NEGATIVE_ROWS = {"clip": "clip", "deyo: select & weight": "deyo", "deyo: offset instead": "deyo+offset"}
+"""By label, the name of the paper's numbers."""
 
 
 def _negative_rows(setup: Setup) -> dict[str, list[Series]]:
@@ -277,9 +262,7 @@ def _negative(results: ExperimentResults) -> Shown:
         Table("Mean of 15 corruptions at severity 5", "method", columns, rows),
         _by_corruption("Accuracy (%) on every corruption", ACCURACY, accuracies, "corruptions"),
     ]
-    if results.setup.benchmark is None:
-        tables.append(_papers_benchmarks("Negative augmentation", _NEGATIVE_ROWS))
-    return Shown(tables)
+    return Shown([*tables, *_papers_benchmarks(results, "Negative augmentation", _NEGATIVE_ROWS)])
 
 
 # Beyond the paper: kinds of streams

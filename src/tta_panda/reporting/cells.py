@@ -48,13 +48,6 @@ BETA = Metric("mean_beta", "beta", decimals=2, better="")
 NOT_RUN, DIVERGED, NO_SHARED_SEED = "not run", "diverged", "no shared seed"
 
 
-class Printed(NamedTuple):
-    """A number as the paper prints it."""
-
-    value: float
-    sd: float | None = None
-
-
 @dataclass(frozen=True)
 class Cell:
     """A number over seeds, beside what the paper printed for it."""
@@ -62,7 +55,7 @@ class Cell:
     value: float | None = None
     sd: float | None = None
     """Over seeds; None for a single one."""
-    paper: Printed | None = None
+    paper: Cell | None = None
     why_empty: str = NOT_RUN
     """Shown where there is no value."""
     by_seed: Mapping[int, float] = field(default_factory=dict)
@@ -77,7 +70,7 @@ class Cell:
         """
         paper = None
         if self.paper is not None and other.paper is not None:
-            paper = Printed(round(self.paper.value - other.paper.value, 1))
+            paper = Cell(round((self.paper.value or 0.0) - (other.paper.value or 0.0), 1))
         if self.value is None or other.value is None:
             return Cell(paper=paper, why_empty=self.why_empty if self.value is None else other.why_empty)
         paired = {seed: value - other.by_seed[seed] for seed, value in self.by_seed.items() if seed in other.by_seed}

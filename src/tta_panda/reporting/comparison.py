@@ -31,7 +31,7 @@ from tta_panda.reporting.cells import (
 )
 from tta_panda.reporting.figures import Figure, class_histograms, corruption_dots
 from tta_panda.reporting.page import Section
-from tta_panda.reporting.tables import Column, Row, Table
+from tta_panda.reporting.tables import Column, Row, Table, with_changes
 
 
 class Comparison(Results[MethodConfig]):
@@ -244,12 +244,10 @@ def summary_table(comparison: Comparison) -> Table:
     for pair in comparison.pairs:
         cells = []
         for metric in (ACCURACY, BIAS):
-            plain, debiased = (comparison.mean(method, metric, corruptions) for method in pair)
-            cells += [plain, debiased, debiased - plain]
+            cells += with_changes(*(comparison.mean(method, metric, corruptions) for method in pair))
         cells.append(Cell(float(_lower_bias(comparison, *pair))))
         if comparison.has_clean:
-            plain, debiased = (comparison.cell(method, ACCURACY, CLEAN) for method in pair)
-            cells += [plain, debiased, debiased - plain]
+            cells += with_changes(*(comparison.cell(method, ACCURACY, CLEAN) for method in pair))
         rows.append(Row(comparison.label(pair[0] if one_each else pair[1]), cells))
     title = f"Accuracy (%) and prediction bias (L1), {_where(corruptions)}"
     return Table(title, "method", columns, rows, name="summary")
@@ -294,10 +292,8 @@ def verdicts(comparison: Comparison) -> list[str]:
             change = after - before
             if change.value is not None:
                 first = over_seeds({seed: before.by_seed[seed] for seed in change.by_seed}).value or 0.0
-                digits = metric.decimals
-                sentence = f"{metric.field} {first:.{digits}f} → {first + change.value:.{digits}f}"
-                margin = "" if change.margin is None else f" ± {change.margin:.{digits}f}"
-                changes.append(f"{sentence} ({round(change.value, digits) + 0.0:+.{digits}f}{margin})")
+                numbers = map(Column.of(metric, "").number, (first, first + change.value))
+                changes.append(f"{metric.field} {' → '.join(numbers)} ({Column.delta(metric).full_text(change)})")
         if changes:
             lower, higher = _lower_bias(comparison, plain, debiased), _lower_bias(comparison, debiased, plain)
             names = f"{comparison.label(debiased)} against {comparison.label(plain)}"

@@ -53,8 +53,8 @@ def to_markdown(table: Table) -> str:
 
 
 def _markdown_cell(column: Column, cell: Cell) -> str:
-    paper = column.paper(cell)
-    return f"{column.full_text(cell)} (paper {column.full_text(paper)})" if paper else column.full_text(cell)
+    text = column.full_text(cell)
+    return f"{text} (paper {column.full_text(cell.paper)})" if cell.paper else text
 
 
 def to_latex(table: Table) -> str:
@@ -81,10 +81,10 @@ def to_latex(table: Table) -> str:
 
 
 def _latex_cell(column: Column, cell: Cell) -> str:
-    text, spread, paper = column.text(cell), column.spread(cell), column.paper(cell)
+    text, spread = column.text(cell), column.spread(cell)
     shown = f"\\emph{{{latex_text(text)}}}" if cell.value is None else text.replace("-", "$-$")
     shown += f" {{\\scriptsize {latex_text(spread)}}}" if spread else ""
-    return f"{shown} [{_latex_cell(column, paper)}]" if paper else shown
+    return f"{shown} [{_latex_cell(column, cell.paper)}]" if cell.paper else shown
 
 
 def _notes(table: Table) -> list[str]:

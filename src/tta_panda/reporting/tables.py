@@ -39,26 +39,18 @@ class Column:
         value = round(value, self.decimals) + 0.0  # no negative zero
         return f"{value:+.{self.decimals}f}" if self.is_delta else f"{value:.{self.decimals}f}"
 
-    def _plus_minus(self, width: float | None) -> str:
-        return "" if width is None else f"± {width:.{max(1, self.decimals)}f}"
-
     def text(self, cell: Cell) -> str:
         """The number, or why there is none."""
         return cell.why_empty if cell.value is None else self.number(cell.value)
 
     def spread(self, cell: Cell) -> str:
         """The s.d. over seeds or the margin of a difference as "± 0.1", if there is one."""
-        return self._plus_minus(cell.margin if self.is_delta else cell.sd)
+        width = cell.margin if self.is_delta else cell.sd
+        return "" if width is None else f"± {width:.{max(1, self.decimals)}f}"
 
     def full_text(self, cell: Cell) -> str:
         """The number with its spread."""
         return f"{self.text(cell)} {self.spread(cell)}".rstrip()
-
-    def paper(self, cell: Cell) -> Cell | None:
-        """What the paper printed, as a cell of this column."""
-        if cell.paper is None:
-            return None
-        return Cell(cell.paper.value, cell.paper.sd, margin=cell.paper.sd)
 
     def kind(self, cell: Cell) -> Literal["", "better", "worse", "missing"]:
         """Whether a difference is for the better or worse; neither where it is within its margin, or +0.0 as shown."""

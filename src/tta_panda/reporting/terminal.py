@@ -90,9 +90,7 @@ def _add_row(rich: RichTable, table: Table, row: Row, wide: bool) -> None:
     cells = [_cell_text(column, cell, wide) for column, cell in table.items(row)]
     rich.add_row(*group, Text(printable(row.name)), *cells, style="bold" if row.is_mean else None)
     if wide and any(cell.paper for cell in row.cells):  # no room beside the numbers
-        printed = [
-            Text(column.text(paper) if (paper := column.paper(cell)) else "") for column, cell in table.items(row)
-        ]
+        printed = [Text(column.text(cell.paper) if cell.paper else "") for column, cell in table.items(row)]
         rich.add_row(*[Text()] * table.is_grouped, Text(_PAPER_ROW), *printed, style=_PAPER_STYLE)
 
 
@@ -101,5 +99,5 @@ def _cell_text(column: Column, cell: Cell, wide: bool) -> Text:
     style = _STYLES[column.kind(cell)]
     if wide:
         return Text(column.text(cell), style=style)
-    text, paper = Text(column.full_text(cell), style=style), column.paper(cell)
-    return text.append(f" [paper {column.full_text(paper)}]", style=_PAPER_STYLE) if paper else text
+    text = Text(column.full_text(cell), style=style)
+    return text.append(f" [paper {column.full_text(cell.paper)}]", style=_PAPER_STYLE) if cell.paper else text
