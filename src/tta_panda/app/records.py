@@ -56,7 +56,8 @@ def difference(table: Table, other: Table) -> Table:
 
 def as_grid(table: Table) -> dict[str, Any]:
     """Headers, numbers to sort by, and their texts and colours, as a data frame in the browser takes them."""
-    levels = [cell.value for row in table.rows for cell in _levels(table, row) if cell.value is not None]
+    cells = [item for row in table.rows for item in table.items(row)]
+    levels = [cell.value for column, cell in cells if cell.value is not None and not column.is_delta]
     span = min(levels, default=0.0), max(levels, default=0.0)
     texts = [[row.name, *(column.full_text(cell) for column, cell in table.items(row))] for row in table.rows]
     styling = [["", *(_style(column, cell, table, span) for column, cell in table.items(row))] for row in table.rows]
@@ -65,11 +66,6 @@ def as_grid(table: Table) -> dict[str, Any]:
         "data": [[row.name, *(cell.value for cell in row.cells)] for row in table.rows],
         "metadata": {"display_value": texts, "styling": styling},
     }
-
-
-def _levels(table: Table, row: Row) -> list[Cell]:
-    """The cells of a row that are no differences."""
-    return [cell for column, cell in table.items(row) if not column.is_delta]
 
 
 def _style(column: Column, cell: Cell, table: Table, span: tuple[float, float]) -> str:

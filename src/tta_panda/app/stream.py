@@ -88,8 +88,9 @@ class Player:
         """Play the next batch; with a new domain, methods continue or are reset, as the order says."""
         with self._lock:
             if setting != self._setting:
-                self._setting, self._batches = setting, self._play(setting)
+                self._setting, self._batches = None, self._play(setting)
             images, labels, domains = next(self._batches)
+            self._setting = setting  # not before: one that cannot be played is refused each time
             logits: dict[str, Tensor] = {}
             logits[PANDA], logits[PLAIN] = adapt_beside_plain(self.methods[PANDA], images)
             logits |= {name: method.adapt(images) for name, method in self.methods.items() if name != PANDA}
@@ -97,17 +98,12 @@ class Player:
                 metrics.update(Scores.of(logits[name].cpu(), labels))
             self._recent.append((logits, labels))
             recent = self.window()
-            self.steps.append(
-                Step(
-                    self.totals[PLAIN].samples,
-                    domains[-1],
-                    {
-                        "Accuracy (%)": {name: 100 * metrics.accuracy for name, metrics in recent.items()},
-                        BIAS.title: {name: metrics.bias for name, metrics in recent.items()},
-                        "β": {name: each.beta for name, each in self.methods.items() if each.beta is not None},
-                    },
-                )
-            )
+            curves = {
+                ACCURACY.title: {name: 100 * metrics.accuracy for name, metrics in recent.items()},
+                BIAS.title: {name: metrics.bias for name, metrics in recent.items()},
+                "β": {name: each.beta for name, each in self.methods.items() if each.beta is not None},
+            }
+            self.steps.append(Step(self.totals[PLAIN].samples, domains[-1], curves))
             return self.steps[-1]
 
     def window(self) -> dict[str, StreamMetrics]:
@@ -146,7 +142,8 @@ def stream_charts(player: Player) -> str:
             if name in values:
                 cells = {step.pictures: Cell(step.curves[metric].get(name)) for step in steps}
                 lines.append(Line(f"{name} {values[name]:.4g}", cells, hue, "curve"))
-        panels.append(Panel(f"{latest.pictures:,} pictures", metric, lines, names=changes))
+        y = metric if metric == "β" else f"{metric}, last batches"
+        panels.append(Panel(f"{latest.pictures:,} pictures", y, lines, names=changes))
     return f'<div class="charts">{"".join(map(to_svg, draw(LineFigure("", panels))))}</div>'
 
 

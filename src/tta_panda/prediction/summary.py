@@ -30,7 +30,6 @@ class Summary:
     probabilities: Tensor  # (K,) summed over the labelled pictures
     plain_probabilities: Tensor  # (K,)
     correct: int = 0
-    plain_correct: int = 0
     corrected: int = 0
     """Labelled pictures that only the method has right."""
     worsened: int = 0
@@ -72,7 +71,6 @@ class Summary:
             *(classes.bincount(minlength=len(class_names)) for classes in (own.argmax(1), plain.argmax(1), truth)),
             *(each[known].double().sum(dim=0) for each in (own, plain)),
             correct=int(right.sum()),
-            plain_correct=int(plain_right.sum()),
             corrected=int((right & ~plain_right).sum()),
             worsened=int((plain_right & ~right).sum()),
             changed=sum(each.changed for each in read),
@@ -119,7 +117,7 @@ class Summary:
             facts |= {
                 "labelled": self.labelled,
                 "accuracy": self.correct / self.labelled,
-                "plain_accuracy": self.plain_correct / self.labelled,
+                "plain_accuracy": self.correct / self.labelled - gain,
                 "gain": gain,
                 "gain_interval": [gain - half, gain + half],
                 "bias": self._bias(self.probabilities),
