@@ -40,7 +40,7 @@ def document(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
     return json.loads(result.stdout)  # type: ignore[no-any-return]
 
 
-def run(root: Path, *more: str, code: int = 0) -> dict[str, Any]:
+def bench(root: Path, *more: str, code: int = 0) -> dict[str, Any]:
     output = root.parent / "runs"
     folder = ("--data", "folder", "--data-root", root)
     return document("bench", *folder, "--method", "clip", "--batch-size", "4", "-o", output, *more, code=code)
@@ -52,18 +52,18 @@ def domains(content: dict[str, Any]) -> list[tuple[str, int, int]]:
 
 
 def test_the_first_command_runs_on_what_is_there(photos: Path) -> None:
-    assert domains(run(photos)) == [("clean", 0, 6)]
+    assert domains(bench(photos)) == [("clean", 0, 6)]
 
 
 def test_what_corrupt_writes_is_a_data_set(photos: Path, tmp_path: Path) -> None:
     made = tmp_path / "made"
     command = ("corrupt", photos, made, "--corruption", "fog,spatter", "--workers", "1")
     document(*command)
-    assert domains(run(made)) == [("fog", 5, 6), ("spatter", 5, 6)]
+    assert domains(bench(made)) == [("fog", 5, 6), ("spatter", 5, 6)]
     rows = document(*command, "--clean")["rows"]
     assert [(row["corruption"], row["images"]) for row in rows] == [("fog", 6), ("spatter", 6), ("clean", 6)]
-    assert domains(run(made)) == [("clean", 0, 6), ("fog", 5, 6), ("spatter", 5, 6)]
-    assert run(photos)["skipped"] == 2  # the copies are the same images
+    assert domains(bench(made)) == [("clean", 0, 6), ("fog", 5, 6), ("spatter", 5, 6)]
+    assert bench(photos)["skipped"] == 2  # the copies are the same images
 
 
 def test_broken_images_cost_their_domain_or_themselves(photos: Path, tmp_path: Path) -> None:
@@ -71,23 +71,23 @@ def test_broken_images_cost_their_domain_or_themselves(photos: Path, tmp_path: P
     document("corrupt", photos, made, "--corruption", "fog", "--clean", "--workers", "1")
     broken = made / "fog" / "5" / "heart" / "0.png"
     broken.write_bytes(broken.read_bytes()[:99])
-    stopped = run(made, code=1)
+    stopped = bench(made, code=1)
     assert domains(stopped) == [("clean", 0, 6)]
     [missing] = stopped["missing"]
     assert missing["status"] == "unreadable"
     assert "heart/0.png" in missing["reason"] and "--skip-broken" in missing["reason"]
-    skipping = run(made, "--skip-broken")
+    skipping = bench(made, "--skip-broken")
     assert domains(skipping) == [("clean", 0, 6), ("fog", 5, 5)]
-    assert domains(run(made, code=1)) == [("clean", 0, 6)]  # its record is not that of all images
+    assert domains(bench(made, code=1)) == [("clean", 0, 6)]  # its record is not that of all images
     broken.unlink()
-    assert run(made)["skipped"] == 4  # but that of the others
+    assert bench(made)["skipped"] == 4  # but that of the others
 
 
 def test_orientation_decides_a_run_on_image_files(photos: Path, tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.fromarray(random_images(1, 40, 60)[0]).save(photos / "heart" / "turned.jpg", exif=exif)
-    upright, stored = (run(photos, *option)["rows"][0] for option in ((), ("--ignore-orientation",)))
+    upright, stored = (bench(photos, *option)["rows"][0] for option in ((), ("--ignore-orientation",)))
     assert upright["record"] != stored["record"]
     assert upright["nll"] != stored["nll"]
     assert (upright["ignore_orientation"], stored["ignore_orientation"]) == (False, True)
