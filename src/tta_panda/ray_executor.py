@@ -14,6 +14,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, cast
@@ -62,7 +63,7 @@ class RayExecutor(Executor):
         if not waiting:
             return
         ray = _import_ray()
-        with redirect_stdout(cast(TextIO, _StdoutOfThisThread())), self._connected(ray):
+        with redirect_stdout(cast(TextIO, _StdoutOfThisThread())), self._connected(ray) as stays_connected:
             machines = [Machine.of(node["Resources"]) for node in ray.nodes() if node["Alive"]]
             share = divide(machines, self.workers, self.gpus_per_worker)
             start = ray.remote(TtaPandaWorker).options(
@@ -73,30 +74,34 @@ class RayExecutor(Executor):
                 start.remote(content, share.cpus, Path.cwd(), sys.path) for _ in range(min(share.workers, len(waiting)))
             ]
             # Only workers that have started get tasks: others may wait for room for a long time.
-            starting = {actor.is_ready.remote(): actor for actor in actors}
-            running: dict[Any, tuple[Any, Task]] = {}
+            starting: dict[Future[Any], Any] = {actor.is_ready.remote().future(): actor for actor in actors}
+            running: dict[Future[Any], tuple[Any, Task]] = {}
             try:
                 while waiting or running:
-                    [reference], _ = ray.wait([*starting, *running])
-                    if reference in starting:
-                        actor = starting.pop(reference)
-                        _check_started(ray, reference)
-                    else:
-                        actor, task = running.pop(reference)
-                        report(task, 1.0)
-                        yield task, _result(ray, reference)
-                    if waiting:
-                        task = waiting.popleft()
-                        running[actor.run.remote(task)] = actor, task
+                    # Not `ray.wait`, in which SIGTERM becomes a Ctrl-C.
+                    for future in wait([*starting, *running], return_when=FIRST_COMPLETED).done:
+                        if future in starting:
+                            actor = starting.pop(future)
+                            _check_started(ray, future)
+                        else:
+                            actor, task = running.pop(future)
+                            report(task, 1.0)
+                            yield task, _result(ray, future)
+                        if waiting:
+                            task = waiting.popleft()
+                            running[actor.run.remote(task).future()] = actor, task
             finally:
-                for actor in actors:
+                for actor in actors if stays_connected else ():  # else they end with the connection
                     ray.kill(actor)
 
     @contextmanager
-    def _connected(self, ray: Any) -> Iterator[None]:
-        """Join the cluster, or start one that ends with the block, unless this process belongs to one already."""
+    def _connected(self, ray: Any) -> Iterator[bool]:
+        """Join the cluster, or start one that ends with the block, unless this process belongs to one already.
+
+        Gives whether the connection stays after the block.
+        """
         if ray.is_initialized():
-            yield
+            yield True
             return
         own_handler = signal.getsignal(signal.SIGTERM)
         try:
@@ -104,7 +109,7 @@ class RayExecutor(Executor):
                 self._connect(ray)
             if callable(own_handler) and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, own_handler)  # Ray has set one of its own
-            yield
+            yield False
         finally:
             with redirect_stdout(sys.stderr):  # messages of threads that are left
                 ray.shutdown()
@@ -136,16 +141,16 @@ class _StdoutOfThisThread:
         return getattr(self._stdout if threading.get_ident() == self._thread else sys.stderr, name)
 
 
-def _check_started(ray: Any, reference: Any) -> None:
+def _check_started(ray: Any, future: Future[Any]) -> None:
     try:
-        ray.get(reference)
+        future.result()
     except ray.exceptions.RayError as error:
         raise WorkerError(f"A worker could not be started: {_first_line(error)}") from error
 
 
-def _result(ray: Any, reference: Any) -> Any:
+def _result(ray: Any, future: Future[Any]) -> Any:
     try:
-        return reportable(ray.get(reference))
+        return reportable(future.result())
     except ray.exceptions.RayError as error:
         return WorkerError(f"{LOST} ({_first_line(error)})")
 

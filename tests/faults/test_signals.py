@@ -53,6 +53,7 @@ def test_an_interrupted_command_says_what_is_kept(
     assert time.monotonic() - interrupted < (30 if command.extra else 10)  # Ray asks processes that ended, too
     assert process.returncode == 128 + caught
     said = [line for line in errors.splitlines() if not re.search(r": \d+%", line)]  # but for progress
+    said = said[-1:] if command.extra else said  # Ray itself may report the tasks that it will not run again
     assert said == [f"Interrupted. {GOES_ON[command.name].format(output=output)}"]
     wait_for_group(process.pid, seconds=5)
 
