@@ -26,8 +26,9 @@ def to_csv(table: Table) -> str:
         if any(cell.margin is not None for cell in cells):
             columns.append((f"{title} margin", [_six(cell.margin) for cell in cells]))
         if any(cell.paper for cell in cells):
-            columns.append((f"{title} (paper)", [_six(cell.paper and cell.paper.value) for cell in cells]))
-            columns.append((f"{title} (paper) s.d.", [_six(cell.paper and cell.paper.sd) for cell in cells]))
+            printed = [cell.paper or Cell() for cell in cells]
+            columns.append((f"{title} (paper)", [_six(cell.value) for cell in printed]))
+            columns.append((f"{title} (paper) s.d.", [_six(cell.sd) for cell in printed]))
     head = csv_line(csv_text(title) for title, _ in columns)
     return head + "".join(map(csv_line, zip(*(values for _, values in columns), strict=True)))
 
