@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from tta_panda.evaluation.record import FailedRun, RunRecord
 from tta_panda.evaluation.store import RunStore
 from tta_panda.executors import Executor, Report
 from tta_panda.methods import METHODS, register_targets, registered_targets
-from tta_panda.methods.base import BatchSize
+from tta_panda.methods.factory import expected_passes
 from tta_panda.methods.trained import TrainedMethod
 from tta_panda.models import TEMPLATES
 
@@ -122,10 +121,13 @@ def count_encoded(task: Sequence[RunConfig], sources: Sources) -> tuple[int, int
     batches = in_domain * len(stream.visits) / stream.batch_size
     images, texts = 0, 0
     for config in task:
-        options = dict(config.method.options)
-        negatives = math.ceil(options.get("ratio", 0) * stream.batch_size - 1e-9)
-        batch = BatchSize(stream.batch_size, negatives, classes, len(TEMPLATES.get(stream.templates)))
-        passes = METHODS.get(config.method.parsed.base).expected_passes(batch, options)
+        passes = expected_passes(
+            config.method.parsed,
+            dict(config.method.options),
+            stream.batch_size,
+            classes,
+            len(TEMPLATES.get(stream.templates)),
+        )
         images = max(images, passes.images + GRADIENT * passes.images_with_gradient)
         texts += passes.texts + GRADIENT * passes.texts_with_gradient
     return round(batches * images), round(batches * texts)
