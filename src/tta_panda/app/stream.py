@@ -140,7 +140,7 @@ def stream_charts(player: Player) -> str:
         lines = []
         for hue, name in enumerate(player.names):
             if name in values:
-                cells = {step.pictures: Cell(step.curves[metric].get(name)) for step in steps}
+                cells = {float(step.pictures): Cell(step.curves[metric].get(name)) for step in steps}
                 lines.append(Line(f"{name} {values[name]:.4g}", cells, hue, "curve"))
         y = metric if metric == "β" else f"{metric}, last batches"
         panels.append(Panel(f"{latest.pictures:,} pictures", y, lines, names=changes))

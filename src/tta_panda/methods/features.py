@@ -147,7 +147,8 @@ class Features(Stateful):
     @property
     def source(self) -> PandaDebiaser | None:
         """Where negatives come from, if any are needed."""
-        return None if self.active is None else self.active.source
+        active = self.active
+        return None if active is None else active.source
 
     @property
     def views_key(self) -> object:
@@ -164,7 +165,8 @@ class Features(Stateful):
 
     def draw(self, images: Tensor) -> Negatives | None:
         """Negatives of prepared images (B, C, S, S); None where none are needed."""
-        return None if self.source is None else self.source.draw(images)
+        source = self.source
+        return None if source is None else source.draw(images)
 
     @torch.no_grad()
     def encode(self, batch: Batch) -> Encoded:
@@ -184,8 +186,9 @@ class Features(Stateful):
 
     def with_offset(self, encoded: Encoded, negatives: Negatives, embedded: Tensor) -> Encoded:
         """The same with the offset that follows from the embeddings (M, D) of negatives."""
-        assert self.source is not None
-        return encoded._replace(offset=self.source.offset(embedded, negatives), negatives=len(embedded))
+        source = self.source
+        assert source is not None
+        return encoded._replace(offset=source.offset(embedded, negatives), negatives=len(embedded))
 
     def correct(
         self, encoded: Encoded, class_embeddings: Tensor | None = None, correction: Correction | None = None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tta_panda.models.base import Classifier
 
 _SHOWN_DIFFERENCES = 3
-_FORMAT = "tta-panda state 1"
+_FORMAT = "tta-panda state 2"
 
 
 def describe(method: Method) -> dict[str, Any]:

@@ -31,7 +31,8 @@ from tta_panda.models.linear import LinearHeadModel
 from tta_panda.models.prepare import Picture as LoadedPicture
 from tta_panda.models.prepare import as_batch
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 Picture = str | os.PathLike[str] | LoadedPicture
 """The path of a file, a Pillow image, an array (H, W, 3) of uint8, or a tensor (3, H, W)."""
 

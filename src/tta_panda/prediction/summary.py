@@ -66,10 +66,14 @@ class Summary:
         labels = torch.tensor([index.get(each.label or "", -1) for each in read], dtype=torch.long)
         known, truth = labels >= 0, labels[labels >= 0]
         right, plain_right = (each[known].argmax(dim=1) == truth for each in (own, plain))
+        classes = len(class_names)
         return cls(
             tuple(class_names),
-            *(classes.bincount(minlength=len(class_names)) for classes in (own.argmax(1), plain.argmax(1), truth)),
-            *(each[known].double().sum(dim=0) for each in (own, plain)),
+            own.argmax(dim=1).bincount(minlength=classes),
+            plain.argmax(dim=1).bincount(minlength=classes),
+            truth.bincount(minlength=classes),
+            own[known].double().sum(dim=0),
+            plain[known].double().sum(dim=0),
             correct=int(right.sum()),
             corrected=int((right & ~plain_right).sum()),
             worsened=int((plain_right & ~right).sum()),
