@@ -10,8 +10,8 @@ demo: .venv/.installed  ## compare CLIP and Tent with and without Panda on the e
 test: .venv/.installed-for-tests  ## run all tests, and measure which lines of src they reach
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --cov --cov-report=
 
-test-faults: .venv/.installed-for-tests  ## kill, interrupt and starve commands: plan for more than half an hour
-	$(BIN)/python -m pytest -m faults tests/faults
+test-faults: .venv/.installed-for-tests  ## slow tests; kill, interrupt and starve commands: plan for more than half an hour
+	$(BIN)/python -m pytest -m 'faults or slow'
 
 lint: .venv/.installed-for-tests  ## check style and types
 	$(BIN)/ruff check .

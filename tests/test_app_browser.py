@@ -15,6 +15,8 @@ from records import make_record
 
 from tta_panda.evaluation.store import RunStore
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("gradio", reason="the explorer needs tta-panda[app]")
 playwright = pytest.importorskip("playwright.sync_api", reason="the tests of the explorer need playwright")
 

@@ -165,6 +165,7 @@ def test_bench_prints_tables_and_writes_a_self_contained_report(succeeded, tmp_p
     assert len(json.loads(succeeded("report", tmp_path, "--json"))["rows"]) == 12
 
 
+@pytest.mark.slow
 def test_bench_of_all_methods_prints_means_and_passes(succeeded, tmp_path):
     arguments = ["bench", "--data", "glyphs-val-c", "--limit", "10", "--batch-size", "10", "--set", "views=3"]
     printed = succeeded(*arguments, "--corruption", "fog,contrast", "-o", tmp_path)

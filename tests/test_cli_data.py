@@ -90,6 +90,7 @@ def test_a_contact_sheet(tmp_path: Path) -> None:
     assert (tmp_path / "sheet.png").is_file()
 
 
+@pytest.mark.slow
 def test_run_on_images_on_disk(tmp_path: Path) -> None:
     """From clean images to records: cifar10-c that was made here, and a folder of images of several sizes."""
     write_clean_cifar(tmp_path, count=20)

@@ -79,6 +79,7 @@ def test_a_wrong_command_is_noticed(arguments):
         parse(arguments)
 
 
+@pytest.mark.slow
 def test_getting_started_leads_to_ones_own_images(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for index in range(4):
@@ -204,6 +205,7 @@ def test_a_method_of_ones_own_takes_thirty_lines_and_runs(registered, own_module
     assert re.search(r"^balanced\+panda .*200 images: accuracy", printed, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_it_is_a_method_of_the_command_line_of_workers_and_of_reports(own_package, tmp_path, monkeypatch, capsys):
     listed, benched = (each for each in commands(EXTENDING) if each[0] in ("ls", "bench"))
     both = "import sys; from tta_panda.cli import app\n" + "".join(

@@ -397,6 +397,7 @@ torch.save(logits, sys.argv[3])
 """
 
 
+@pytest.mark.slow
 def test_another_process_goes_on_bit_by_bit(tiny_classifier, images, tmp_path):
     states, expected = {}, {}
     for name in ("clip", "tent", "deyo", "dmn", "zero"):

@@ -55,6 +55,7 @@ def test_an_encoder_of_ones_own(run):
     assert "need more than this model has: none" in run("own_encoder.py")
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_and_is_small():
     nbformat = pytest.importorskip("nbformat", reason="the notebook needs tta-panda[test]")
     from nbclient import NotebookClient

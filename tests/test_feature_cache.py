@@ -195,6 +195,7 @@ def test_seconds_are_those_of_the_passes_when_they_were_made(tmp_path, images, m
     assert 2 * 3600 <= evaluation.seconds < 2 * 3600 + 60  # images and negatives
 
 
+@pytest.mark.slow
 def test_the_command_line_says_how_much_is_kept(tmp_path, encoded):
     def command(output: str, method: str) -> str:
         options = ["--corruption", "fog", "--limit", 30, "-o", tmp_path / output, "--cache", tmp_path / "cache"]

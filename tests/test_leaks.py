@@ -53,6 +53,7 @@ def growth(work: Callable[[Tensor], object]) -> int:
     return bytes_in_use() - before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tent+panda", "deyo+panda", "dmn+panda", "tda+panda", "clip+panda+level"])
 def test_batches_leave_nothing_behind(name, tiny_classifier):
     base = name.partition("+")[0]

@@ -72,6 +72,7 @@ def cluster() -> Iterator[str]:
     cluster.shutdown()
 
 
+@pytest.mark.slow
 def test_records_are_those_of_this_process(cluster: str, tmp_path: Path, registered: None) -> None:
     register_method("faulty", "faulty_method:Faulty")
     for folder in ("local", "ray"):

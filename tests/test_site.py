@@ -17,6 +17,8 @@ from filelock import FileLock
 
 import tta_panda
 
+pytestmark = pytest.mark.slow
+
 build = pytest.importorskip("sphinx.cmd.build", reason="the site needs tta-panda[docs]").main
 
 

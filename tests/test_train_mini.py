@@ -18,6 +18,7 @@ def script(monkeypatch):
     return importlib.import_module("train_mini")
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_ends_with_the_same_weights(script, tmp_path, monkeypatch):
     def train(name: str) -> dict[str, torch.Tensor]:
         options = f"--steps 4 --batch-size 8 --save-every 2 --workers 0 --work-dir {tmp_path / name}"

@@ -161,6 +161,7 @@ def live(arguments: list[str], at_most: float, *, lingers: bool = False) -> floa
         return time.monotonic() - begin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", SOME, ids=str)
 def test_two_kills_lose_nothing(command: Command, inputs: Path, tmp_path: Path) -> None:
     trial = kill_and_resume(command, inputs, tmp_path, kills=2)
