@@ -31,7 +31,6 @@ from tta_panda.models.linear import LinearHeadModel
 from tta_panda.models.prepare import Picture as LoadedPicture
 from tta_panda.models.prepare import as_batch
 
-T = TypeVar("T")
 R = TypeVar("R")
 Picture = str | os.PathLike[str] | LoadedPicture
 """The path of a file, a Pillow image, an array (H, W, 3) of uint8, or a tensor (3, H, W)."""
@@ -90,7 +89,7 @@ def read_batches(
         yield piece
 
 
-def _map_ahead(function: Callable[[T], R], items: Iterable[T | Pause], ahead: int) -> Iterator[R | Pause]:
+def _map_ahead(function: Callable[[Any], R], items: Iterable[Any], ahead: int) -> Iterator[R | Pause]:
     """Results in order, of which threads compute at most `ahead` before they are asked for, and none beyond a pause."""
     coming: deque[Future[R]] = deque()
     with reading_threads() as pool:
