@@ -12,9 +12,9 @@ from functools import partial
 import torch
 from timer import Work, interleave
 from torch import Tensor
-from workload import add_method, foggy_images, load_classifier, make_parser, print_table, timing_options, warm_up
+from workload import measure_methods, timing_options, warm_up
 
-from tta_panda import TrainedMethod, UnsupportedModelError, create_method
+from tta_panda import TrainedMethod, create_method
 from tta_panda.methods.adaptation import adaptable_copy
 from tta_panda.methods.base import Method
 from tta_panda.methods.features import VIEWS_PER_PASS, encode_images
@@ -25,18 +25,7 @@ TEXTS_PER_PASS = 500
 
 
 def main() -> None:
-    parser = make_parser(__doc__)
-    add_method(parser)
-    arguments = parser.parse_args()
-    classifier = load_classifier(arguments)
-    images = foggy_images(arguments.batch_size, classifier.model.image_size)
-    rows, notes = [], [f"{arguments.model}, {len(images)} images, {arguments.classes} classes; times bare passes."]
-    for name in arguments.method.split(","):
-        try:
-            rows.append(measure(name, classifier, images, arguments))
-        except UnsupportedModelError as error:
-            notes.append(f"{name} is skipped: {error}")
-    print_table(rows, " ".join(notes))
+    measure_methods(__doc__, "times bare passes", measure)
 
 
 def measure(name: str, classifier: Classifier, images: Tensor, arguments: argparse.Namespace) -> dict[str, object]:

@@ -11,9 +11,9 @@ from typing import Any
 
 from timer import interleave
 from torch import Tensor
-from workload import add_method, foggy_images, load_classifier, make_parser, print_table, timing_options, warm_up
+from workload import measure_methods, timing_options, warm_up
 
-from tta_panda import UnsupportedModelError, create_method
+from tta_panda import create_method
 from tta_panda.models import Classifier
 
 REFRESH_EVERY = 10
@@ -25,18 +25,7 @@ PANDA: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    parser = make_parser(__doc__)
-    add_method(parser)
-    arguments = parser.parse_args()
-    classifier = load_classifier(arguments)
-    images = foggy_images(arguments.batch_size, classifier.model.image_size)
-    rows, notes = [], [f"{arguments.model}, {len(images)} images, {arguments.classes} classes; times the plain method."]
-    for name in arguments.method.split(","):
-        try:
-            rows.append(measure(name, classifier, images, arguments))
-        except UnsupportedModelError as error:
-            notes.append(f"{name} is skipped: {error}")
-    print_table(rows, " ".join(notes))
+    measure_methods(__doc__, "times the plain method", measure)
 
 
 def measure(name: str, classifier: Classifier, images: Tensor, arguments: argparse.Namespace) -> dict[str, object]:

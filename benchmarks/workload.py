@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tta_panda import LinearClassifier, list_methods, load_data, load_model, make_classifier
+from tta_panda import LinearClassifier, UnsupportedModelError, list_methods, load_data, load_model, make_classifier
 from tta_panda.data.glyphs import VALIDATION_CLASSES
 from tta_panda.methods.base import Method
 from tta_panda.models import Classifier, ImageModel
@@ -68,6 +68,26 @@ def warm_up(method: Method, images: Tensor) -> Callable[[], object]:
     for _ in range(EARLIER_BATCHES):
         method.adapt(images)
     return partial(method.load_state_dict, method.state_dict())
+
+
+Measure = Callable[[str, Classifier, Tensor, argparse.Namespace], dict[str, object]]
+"""Called with the name of a method, a classifier, images and the options: a row of the table."""
+
+
+def measure_methods(description: str | None, unit: str, measure: Measure) -> None:
+    """Read the options, measure every method that the model can serve, and print a table in this unit."""
+    parser = make_parser(description)
+    add_method(parser)
+    arguments = parser.parse_args()
+    classifier = load_classifier(arguments)
+    images = foggy_images(arguments.batch_size, classifier.model.image_size)
+    rows, notes = [], [f"{arguments.model}, {len(images)} images, {arguments.classes} classes; {unit}."]
+    for name in arguments.method.split(","):
+        try:
+            rows.append(measure(name, classifier, images, arguments))
+        except UnsupportedModelError as error:
+            notes.append(f"{name} is skipped: {error}")
+    print_table(rows, " ".join(notes))
 
 
 def print_table(rows: Sequence[Mapping[str, object]], note: str) -> None:

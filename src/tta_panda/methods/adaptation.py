@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +17,6 @@ from tta_panda.models.devices import check_trainable
 NORMALISATION_LAYERS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
 Model = TypeVar("Model", bound=ImageModel)
-
-NormStatistics = Literal["batch", "running"]
 
 
 def is_normalisation(layer: nn.Module) -> bool:
