@@ -68,9 +68,11 @@ def test_running_statistics_are_used_where_asked_for_and_for_a_single_image(clas
 def test_the_reference_protocol_keeps_running_statistics_whatever_the_preset(classifier, images):
     expected = Tent(classifier, norm_statistics="running").adapt(images[:8])
     for preset in (None, "cifar10-c"):
-        reference = create_method("tent", classifier, preset=preset, protocol="reference", predict="before", lr=1e-3)
+        reference = create_method(
+            "tent", classifier, preset=preset, protocol="reference", predict_with="before", lr=1e-3
+        )
         assert torch.equal(reference.adapt(images[:8]), expected)
-    chosen = create_method("tent", classifier, protocol="reference", predict="before", norm_statistics="batch")
+    chosen = create_method("tent", classifier, protocol="reference", predict_with="before", norm_statistics="batch")
     assert not torch.allclose(chosen.adapt(images[:8]), expected, atol=1e-2)
 
 

@@ -302,8 +302,10 @@ def test_names_are_parsed_and_suggested():
 
 def test_options_have_defaults_types_and_suggestions(tiny_classifier):
     name = MethodName("tent", "panda")
-    options = resolve_options(name, dict(map(parse_setting, ["beta=0.4", "lr=2e-4", "predict=after", "average=false"])))
-    assert (options["beta"], options["lr"], options["predict"], options["average"]) == (0.4, 2e-4, "after", False)
+    options = resolve_options(
+        name, dict(map(parse_setting, ["beta=0.4", "lr=2e-4", "predict_with=after", "average=false"]))
+    )
+    assert (options["beta"], options["lr"], options["predict_with"], options["average"]) == (0.4, 2e-4, "after", False)
     assert options["ratio"] == 0.1
     method = build_method(name, tiny_classifier, options, seed=3)
     assert isinstance(method, Tent)
@@ -314,7 +316,7 @@ def test_options_have_defaults_types_and_suggestions(tiny_classifier):
     with pytest.raises(InvalidInputError, match="lr must be a number >= 0, got 'fast'"):
         resolve_options(name, {"lr": "fast"})
     with pytest.raises(InvalidInputError, match="predict must be 'before' or 'after' or None, got 'never'"):
-        resolve_options(name, {"predict": "never"})
+        resolve_options(name, {"predict_with": "never"})
     with pytest.raises(InvalidInputError, match="name=value"):
         parse_setting("beta")
 
@@ -352,7 +354,7 @@ def test_help_shows_constructors():
 
 def test_a_derived_default_overrides_that_of_the_base():
     trained = ["skip_last_blocks", "norm_statistics", "guard", "micro_batch"]
-    assert list(default_options(MethodName("tent"))) == ["predict", "protocol", "lr", *trained]
+    assert list(default_options(MethodName("tent"))) == ["predict_with", "protocol", "lr", *trained]
     assert default_options(MethodName("eta"))["lr"] == 2.5e-4
     assert default_options(MethodName("sar"))["skip_last_blocks"] is None
     assert default_options(MethodName("tps")) == {
@@ -376,7 +378,7 @@ def test_arguments_that_cannot_be_used_are_refused_in_words(tiny, tiny_classifie
         (lambda: Tent(tiny_classifier, lr="x"), "lr must be a number >= 0, got 'x'"),
         (lambda: Tent(tiny_classifier, lr=-1), "lr must be a number >= 0"),
         (lambda: Tent(tiny_classifier, lr=math.nan), "lr must be"),
-        (lambda: Tent(tiny_classifier, predict="later"), "'before' or 'after'"),
+        (lambda: Tent(tiny_classifier, predict_with="later"), "'before' or 'after'"),
         (lambda: Tent(tiny_classifier, protocol="papr"), "'paper' or 'reference'"),
         (lambda: SAR(tiny), "adapt a classifier"),
         (lambda: SAR(tiny_classifier, skip_last_blocks=2), r"2 block\(s\). Pass skip_last_blocks=1 or less"),
@@ -406,7 +408,7 @@ def test_equal_options_are_the_same_however_they_are_written(tiny_classifier):
 
 def test_a_method_has_the_options_of_its_bases(tiny_classifier):
     assert default_options(MethodName("im")).keys() == default_options(MethodName("tent")).keys() | {"diversity"}
-    assert IM(tiny_classifier, predict="after").options["predict"] == "after"
+    assert IM(tiny_classifier, predict_with="after").options["predict_with"] == "after"
 
 
 # --- beta -----------------------------------------------------------------------------------------------------------
@@ -576,3 +578,11 @@ def test_methods_are_created_by_name_with_the_models_preset(tiny_classifier, mon
     assert method.debias == Panda(sampler="same_cell")
     assert list_methods("*+panda") == [f"{name}+panda" for name in METHODS]
     assert len(list_methods()) == 6 * len(list(METHODS))
+
+
+def test_an_unknown_attribute_is_refused(tiny_classifier):
+    method = CLIP(tiny_classifier, debias=Panda(beta=0.5))
+    with pytest.raises(UnknownNameError, match="Did you mean 'beta'"):
+        method.betaa = 3
+    method.beta = 0.3
+    assert method.beta == 0.3

@@ -54,8 +54,15 @@ class HasOptions:
             declared = declared_options(cls)  # type: ignore[arg-type]  # mypy doubts that classes are hashable
             checked = check_options(cls.__name__, declared, settings)
             assign(self, *args, **(given | checked))
+            object.__setattr__(self, "_is_complete", True)
 
         cls.__init__ = initialise  # type: ignore[method-assign]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute that exists. A new one after the object is made is a misspelt option, and refused."""
+        if "_is_complete" in vars(self) and not hasattr(self, name):
+            raise UnknownNameError(f"attribute of {type(self).__name__}", name, sorted({*vars(self), *self.options}))
+        super().__setattr__(name, value)
 
     @property
     def options(self) -> dict[str, Any]:

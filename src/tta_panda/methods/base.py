@@ -170,6 +170,14 @@ class Method(HasOptions, Stateful, ABC):
         """How much of the level was subtracted last; None where no level is."""
         return None if self.features.debiaser is None else self.features.debiaser.gamma
 
+    def explain(self) -> str:
+        """The bias that the stream has shown, and what was subtracted or why nothing was; empty without `debias`."""
+        with self._lock:
+            debiaser = self.features.active
+            if debiaser is None:
+                return ""
+            return debiaser.explain(self.classifier.class_names, self.classifier.class_embeddings)
+
     @property
     def follows_reference(self) -> bool:
         return self.protocol == "reference"

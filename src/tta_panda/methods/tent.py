@@ -19,16 +19,16 @@ class Tent(TrainedMethod):
 
     Args:
         lr: learning rate of Adam; the default is that of Tent's own code for CIFAR-10-C.
-        predict: logits of `"before"` the update, or of a second pass `"after"` it; None as the protocol does: before
-            in the paper, after (and with fresh negatives) in its authors' code.
+        predict_with: the model `"before"` the update, or `"after"` it, in a second pass; None as the protocol does:
+            before in the paper, after (and with fresh negatives) in its authors' code.
     """
 
-    predict: Literal["before", "after"] | None = None
+    predict_with: Literal["before", "after"] | None = None
 
     def _adapt(self, batch: Batch) -> Tensor:
         logits = self.classify(self.encode(batch))
         self.step(self.loss(logits))
-        if self.predict == "before" or (self.predict is None and not self.follows_reference):
+        if self.predict_with == "before" or (self.predict_with is None and not self.follows_reference):
             return logits
         if self.follows_reference:
             batch = dataclasses.replace(batch, negatives=None)
@@ -43,6 +43,6 @@ class Tent(TrainedMethod):
     def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
         passes = super().expected_passes(batch, options)
         default = "after" if options["protocol"] == "reference" else "before"
-        if (options["predict"] or default) == "after":
+        if (options["predict_with"] or default) == "after":
             passes.images += batch.images + batch.negatives
         return passes

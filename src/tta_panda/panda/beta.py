@@ -77,6 +77,17 @@ class AutoBeta(Stateful):
         self.beta = self.diversity.update(plain) * beta
         return self.beta
 
+    def explain(self) -> str:
+        """The last choice, and its reason where that is not to subtract anything."""
+        if self.beta is None:
+            return "No batch has been seen."
+        shared = correlation(self.level.value, centred(self.offset.value))
+        if self.beta >= 0.005:
+            return f"β = {self.beta:.2f} of their mean embedding was subtracted from the last batch (r = {shared:.2f})."
+        if self.diversity.value == 0:
+            return "Nothing was subtracted: the images look like a single class, whose bias cannot be told from it."
+        return f"Nothing was subtracted: images and negatives do not share a bias beyond chance (r = {shared:.2f})."
+
 
 class MutualInformation(Stateful):
     """Mutual information of images and predictions along a stream, for every beta of a grid.

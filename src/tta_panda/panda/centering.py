@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from tta_panda.panda.debias import Beta, Correction, Debias, Debiaser, Evidence, HalfLife, Strength
 from tta_panda.panda.statistics import RunningMean
@@ -54,3 +57,7 @@ class CenteringDebiaser(Debiaser):
         if self.mean is not None:
             mean = self.mean.update(mean, len(evidence.features))
         return Correction(shift=self.beta * mean[None])
+
+    def explain(self, class_names: Sequence[str], class_embeddings: Tensor) -> str:
+        where = "batch" if self.mean is None else "stream so far"
+        return f"{self.beta:g} times the mean image embedding of the {where} was subtracted."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 
@@ -99,3 +100,7 @@ class Debiaser(Stateful, ABC):
     @abstractmethod
     def decide(self, evidence: Evidence) -> Correction:
         """The correction of the next batch of the stream."""
+
+    @abstractmethod
+    def explain(self, class_names: Sequence[str], class_embeddings: Tensor) -> str:
+        """The bias that the stream has shown so far and what was subtracted, or why nothing was, in a few words."""

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
 import torch
+from torch import Tensor
 
 from tta_panda.errors import InvalidInputError
 from tta_panda.panda.debias import Beta, Correction, Debias, Debiaser, Evidence, HalfLife, Strength
 from tta_panda.panda.negatives import SamplerName
 from tta_panda.panda.offset import Panda, PandaDebiaser
-from tta_panda.panda.statistics import AbsentLevel, ClassDiversity, RunningMean, agreement, batch_mean, centred
+from tta_panda.panda.statistics import (
+    AbsentLevel,
+    ClassDiversity,
+    RunningMean,
+    agreement,
+    batch_mean,
+    centred,
+    correlation,
+    largest,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,3 +109,15 @@ class LevelDebiaser(Debiaser):
         self.gamma = gamma
         bias = (-gamma * scale * level).to(evidence.similarities.dtype)  # some devices know no float64
         return Correction(bias=bias.to(evidence.similarities.device))
+
+    def explain(self, class_names: Sequence[str], class_embeddings: Tensor) -> str:
+        if self.gamma is None:
+            return "No batch has been seen."
+        level = self.level.value
+        favoured = f"Whatever the image, the model favours {largest(level, class_names)}."
+        if self.gamma < 0.005 and self.settings.gamma == "auto":
+            return f"{favoured} Nothing was subtracted: the images look like a single class."
+        text = f"{favoured} γ = {self.gamma:.2f} of this was subtracted from the logits of the last batch."
+        if self.gate is None or self.settings.gamma != "auto":
+            return text
+        return f"{text} Negatives show the same bias with r = {correlation(level, centred(self.offset.value)):.2f}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple, Self
 
@@ -16,7 +17,7 @@ from tta_panda.options import Count, NonNegativeInt
 from tta_panda.panda.beta import AutoBeta
 from tta_panda.panda.debias import Beta, Correction, Debias, Debiaser, Evidence, HalfLife
 from tta_panda.panda.negatives import SamplerName, apply_plan, sample_plan
-from tta_panda.panda.statistics import decay
+from tta_panda.panda.statistics import centred, decay, largest
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,6 +130,13 @@ class PandaDebiaser(Debiaser):
 
     def decide(self, evidence: Evidence) -> Correction:
         return self.fixed or Correction(self.auto.choose(evidence))
+
+    def explain(self, class_names: Sequence[str], class_embeddings: Tensor) -> str:
+        strength = self.auto.explain() if self.settings.beta == "auto" else f"β = {self.settings.beta:g}, as set."
+        if self.total is None:  # every image has a negative of its own
+            return strength
+        similarities = centred(class_embeddings @ (self.total / self.weight).to(class_embeddings))
+        return f"The negatives look like {largest(similarities, class_names)}. {strength}"
 
     def draw(self, images: Tensor) -> Negatives:
         """Negatives of images (B, C, H, W)."""

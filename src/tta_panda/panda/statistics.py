@@ -6,6 +6,7 @@ Shapes: B images, K classes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -36,7 +37,12 @@ class RunningMean(Stateful):
         kept = decay(images, self.half_life)
         self.total = kept * self.total.to(mean.device) + images * mean
         self.weight = kept * self.weight + images
-        return self.total / self.weight
+        return self.value
+
+    @property
+    def value(self) -> Tensor:
+        """The mean so far; NaN before the first batch."""
+        return self.total / (self.weight or math.nan)
 
 
 class AbsentLevel(Stateful):
@@ -57,8 +63,14 @@ class AbsentLevel(Stateful):
         absent = (1 - probabilities) ** self.exponent
         similarity = batch_mean(absent * similarities) + PRIOR * similarities.mean(dtype=torch.float64)
         weight = batch_mean(absent) + PRIOR
-        images = len(similarities)
-        return centred(self.similarity.update(similarity, images) / self.weight.update(weight, images))
+        self.similarity.update(similarity, len(similarities))
+        self.weight.update(weight, len(similarities))
+        return self.value
+
+    @property
+    def value(self) -> Tensor:
+        """Centred levels (K,) of the stream so far."""
+        return centred(self.similarity.value / self.weight.value)
 
 
 class ClassDiversity(Stateful):
@@ -80,7 +92,13 @@ class ClassDiversity(Stateful):
         deviations = similarities - self.mean.update(batch_mean(similarities), images).to(similarities.dtype)
         deviations = deviations - deviations.mean(dim=1, keepdim=True)
         extremes = torch.stack([deviations.amax(dim=1), -deviations.amin(dim=1)], dim=1)  # (B, 2)
-        upward, downward = self.extremes.update(batch_mean(extremes), images).tolist()
+        self.extremes.update(batch_mean(extremes), images)
+        return self.value
+
+    @property
+    def value(self) -> float:
+        """The diversity of the stream so far."""
+        upward, downward = self.extremes.value.tolist()
         low, high = NOISE
         ratio = upward / downward if downward > 0 else 0.0
         return min(1.0, max(0.0, (ratio - low) / (high - low)))
@@ -105,6 +123,12 @@ def correlation(first: Tensor, second: Tensor) -> float:
     """Correlation of two centred vectors (K,); 0 where one of them is constant."""
     norms = float(first.norm() * second.norm())
     return float(first @ second) / norms if norms > 0 else 0.0
+
+
+def largest(values: Tensor, class_names: Sequence[str]) -> str:
+    """The classes of the three largest positive values (K,), as in "cat, dog and bird"."""
+    *others, last = [class_names[k] for k in values.topk(min(3, len(values))).indices if values[k] > 0] or ["no class"]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def agreement(level: Tensor, offset: Tensor, directions: float) -> float:
