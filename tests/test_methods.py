@@ -309,7 +309,7 @@ def test_options_have_defaults_types_and_suggestions(tiny_classifier):
     assert options["ratio"] == 0.1
     method = build_method(name, tiny_classifier, options, seed=3)
     assert isinstance(method, Tent)
-    assert method.predict == "after"
+    assert method.predict_with == "after"
     assert method.debias.average is False
     with pytest.raises(UnknownNameError, match="'beta'"):
         resolve_options(name, {"betta": 1})

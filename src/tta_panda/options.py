@@ -61,7 +61,8 @@ class HasOptions:
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute that exists. A new one after the object is made is a misspelt option, and refused."""
         if "_is_complete" in vars(self) and not hasattr(self, name):
-            raise UnknownNameError(f"attribute of {type(self).__name__}", name, sorted({*vars(self), *self.options}))
+            public = [known for known in dir(self) if not known.startswith("_")]
+            raise UnknownNameError(f"attribute of {type(self).__name__}", name, public)
         super().__setattr__(name, value)
 
     @property
