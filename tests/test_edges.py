@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from conftest import TINY, TINY_OPTIONS, make_tiny
 from torch import Tensor
 
-from tta_panda import BAT, DMN, ETA, SAR, TPS, TPT, DeYO, Panda, Zero, ZeroShotClassifier
+from tta_panda import BAT, DMN, ETA, SAR, TPS, TPT, DeYO, Panda, Zero, ZeroShotClassifier, create_method
 from tta_panda.errors import InvalidInputError
 from tta_panda.methods import METHODS
 from tta_panda.methods.deyo import _permute_patches
@@ -421,3 +421,17 @@ def test_more_prompts_than_one_pass_takes_give_the_same_embeddings(tiny):
     some = [0, 1, 298, 299]
     many, few = (ZeroShotClassifier(tiny, chosen).class_embeddings for chosen in (names, [names[i] for i in some]))
     torch.testing.assert_close(many[some], few, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "name", ["clip+panda", "clip+panda+level", "tps+panda", "tent+panda", "deyo+panda", "dmn+panda"]
+)
+def test_the_default_device_of_the_caller_changes_nothing(name, tiny_classifier):
+    images = torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    expected = create_method(name, tiny_classifier).adapt(images)
+    torch.set_default_device("meta")  # any tensor that is made there has no values
+    try:
+        logits = create_method(name, tiny_classifier).adapt(images)
+    finally:
+        torch.set_default_device(None)
+    torch.testing.assert_close(logits, expected)  # torch's attention has another path under a default device

@@ -315,7 +315,7 @@ def test_options_have_defaults_types_and_suggestions(tiny_classifier):
         resolve_options(name, {"betta": 1})
     with pytest.raises(InvalidInputError, match="lr must be a number >= 0, got 'fast'"):
         resolve_options(name, {"lr": "fast"})
-    with pytest.raises(InvalidInputError, match="predict must be 'before' or 'after' or None, got 'never'"):
+    with pytest.raises(InvalidInputError, match="predict_with must be 'before' or 'after' or None, got 'never'"):
         resolve_options(name, {"predict_with": "never"})
     with pytest.raises(InvalidInputError, match="name=value"):
         parse_setting("beta")

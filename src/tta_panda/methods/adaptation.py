@@ -149,7 +149,7 @@ class NormaliseByFirst(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         values, weight, mean, variance, scale = ctx.saved_tensors
         scales = torch.ones_like(scale) if weight is None else weight  # without a weight, torch returns no sums
-        given = (gradient, values, scales, mean, variance, None, None, False, ctx.eps, [True, True, True])
+        given = (gradient, values, scales, mean, variance, mean, scale, False, ctx.eps, [True, True, True])
         of_values, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(*given)
         # The first values have a part in mean and variance, and through these in everything.
         first = values[: ctx.first]

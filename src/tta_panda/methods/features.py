@@ -35,8 +35,11 @@ IMAGES_PER_PASS = 55
 
 @contextlib.contextmanager
 def isolated(device: torch.device) -> Iterator[None]:
-    """Isolate from the caller's `inference_mode` and `autocast`: compute in full precision, and be free to train."""
-    with torch.inference_mode(False), full_precision(device):
+    """Isolate from the caller's `inference_mode`, `autocast` and default device: compute in full precision, be free to
+    train, and draw plans on the CPU.
+    """
+    default = contextlib.nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
+    with torch.inference_mode(False), full_precision(device), default:
         yield
 
 
