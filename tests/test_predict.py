@@ -342,7 +342,7 @@ def test_the_command_divides_pictures_among_workers(few, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "Name pictures"),
+        ((), "Name images"),
         (("nowhere", "--classes", "a,b"), "no file or folder"),
         (("-", "x.png"), "not both"),
         ((".", "--watch", "."), "not both"),
@@ -376,7 +376,7 @@ def test_a_labelled_folder_to_a_file(glyph_files, tmp_path, suffix):
     assert len(good) == 60 and all(row["label"] for row in good)
     assert all(row["top"][0] == [row["predicted"], row["probability"]] and len(row["top"]) == 5 for row in good)
     assert "2 skipped" in result.output and "truncated.png" in result.output
-    assert "labelled pictures: accuracy" in result.output and "95 % interval" in result.output
+    assert "labelled images: accuracy" in result.output and "95 % interval" in result.output
     assert list(tmp_path.iterdir()) == [output]
 
 

@@ -8,7 +8,7 @@ import json
 import signal
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
@@ -18,8 +18,6 @@ from tta_panda.escapes import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
 
 def words(text: str) -> list[str]:

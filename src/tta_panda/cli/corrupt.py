@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import JsonOption, keeping, numbers, print_json, print_rows, say, words
+from tta_panda.cli.common import keeping, numbers, print_json, print_rows, say, words
+from tta_panda.cli.options import JsonOption
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.progress import make_console, make_progress
 

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tta_panda.cli.common import JsonOption, keeping, numbers, words
+from tta_panda.cli.common import keeping, numbers, words
 from tta_panda.cli.corrupt import CorruptionOption, FrostOption, SeedOption, WorkersOption, show
+from tta_panda.cli.options import JsonOption
 from tta_panda.progress import make_progress
 
 app = typer.Typer(no_args_is_help=True, help="Make, fetch and check data sets on disk.")

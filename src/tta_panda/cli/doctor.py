@@ -10,7 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tta_panda.cli.common import JsonOption, print_json
+from tta_panda.cli.common import print_json
+from tta_panda.cli.options import JsonOption
 from tta_panda.progress import make_console
 
 PURPOSES = {

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import JsonOption, print_json, print_rows
+from tta_panda.cli.common import print_json, print_rows
+from tta_panda.cli.options import JsonOption
 from tta_panda.errors import UnknownNameError
 from tta_panda.progress import make_console
 

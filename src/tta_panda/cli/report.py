@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tta_panda.cli.common import JsonOption, print_json
+from tta_panda.cli.common import print_json
+from tta_panda.cli.options import JsonOption
 from tta_panda.progress import make_console
 
 if TYPE_CHECKING:
