@@ -24,7 +24,7 @@ from tta_panda.prediction import job as job_module
 from tta_panda.prediction.files import COLUMNS, as_row, read_rows
 from tta_panda.prediction.job import PredictionConfig, PredictionJob
 from tta_panda.prediction.predict import predict_batches
-from tta_panda.prediction.reading import PAUSE, Decoded, read_batches, watch_folder
+from tta_panda.prediction.reading import PAUSE, read_batches, watch_folder
 from tta_panda.prediction.summary import Summary
 
 CLASSES = tta_panda.load_data("glyphs-val-c").class_names
@@ -145,8 +145,8 @@ def test_an_endless_stream_is_read_a_little_ahead_only(mini_classifier, images):
 
 def test_a_pause_ends_a_batch():
     pictures = [1, 2, PAUSE, 3, PAUSE, PAUSE, 4, 5, 6, 7]
-    pieces = read_batches(pictures, lambda picture: Decoded(str(picture), torch.zeros(1)), 3)
-    assert [[each.path for each in piece] for piece in pieces] == [["1", "2"], ["3"], ["4", "5", "6"], ["7"]]
+    pieces = read_batches(pictures, lambda picture: (str(picture), torch.zeros(1)), 3)
+    assert [[path for path, _ in piece] for piece in pieces] == [["1", "2"], ["3"], ["4", "5", "6"], ["7"]]
 
 
 def test_a_watched_folder_gives_what_appears_in_it_once(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from tta_panda.data import CLEAN, DATASETS, load_data
 from tta_panda.data.corruptions import ALL_CORRUPTIONS, corrupt_batch
 from tta_panda.data.listing import find_images
 from tta_panda.data.stream import Stream
-from tta_panda.errors import DataError, InvalidInputError
+from tta_panda.errors import BrokenImageError, DataError, InvalidInputError
 from tta_panda.evaluation.metrics import Scores, StreamMetrics
 from tta_panda.methods import METHODS, create_method
 from tta_panda.methods.base import FrozenMethod
@@ -103,31 +103,34 @@ def read_folder(folder: str, class_names: Sequence[str], model: ImageModel, coun
         raise InvalidInputError(
             f"Cannot infer the class names from sub-folders of {folder}; write them as in: cat, dog, bird."
         ) from error
-    label_of, places = labels_by_folder(folders, names), {name: k for k, name in enumerate(names)}
     chosen = [found[index] for index in np.random.default_rng(0).permutation(len(found))[:count]]
-    labels = [places.get(label_of(str(path)) or "", UNLABELLED) for path in chosen]
-    return _read(chosen, labels, names, model)
+    return read_files(chosen, names, model, labels_by_folder(folders, names))
 
 
-def read_files(files: Sequence[Path], class_names: Sequence[str], model: ImageModel) -> Pictures:
-    """Pictures of unknown class."""
+def read_files(
+    files: Sequence[Path],
+    class_names: Sequence[str],
+    model: ImageModel,
+    label_of: Callable[[str], str | None] = lambda _path: None,
+) -> Pictures:
+    """Pictures cropped to the model's size, labelled by path; what cannot be read is skipped and named."""
     if not files:
         raise InvalidInputError("Upload one picture or more first.")
     if len(class_names) < 2:
         raise InvalidInputError("Cannot infer the class names; write two or more, as in: cat, dog, bird.")
-    return _read(files, [UNLABELLED] * len(files), class_names, model)
-
-
-def _read(files: Sequence[Path], labels: Sequence[int], class_names: Sequence[str], model: ImageModel) -> Pictures:
-    """Pictures cropped to the model's size; what cannot be read is skipped and named."""
-    decoded = [decode(file, framing_of(model)) for file in files]
-    skipped = tuple(f"{Path(d.path or '').name}: {d.error.reason}" for d in decoded if d.error)
-    images = [each.image for each in decoded if each.image is not None]
+    index = {name: k for k, name in enumerate(class_names)}
+    images, labels, skipped = [], [], []
+    for file in files:
+        _, image = decode(file, framing_of(model))
+        if isinstance(image, BrokenImageError):
+            skipped.append(f"{file.name}: {image.reason}")
+        else:
+            images.append(image)
+            labels.append(index.get(label_of(str(file)) or "", UNLABELLED))
     if not images:
         raise DataError(f"None of the pictures can be read. {'; '.join(skipped)}.")
-    known = [label for label, each in zip(labels, decoded, strict=True) if each.image is not None]
     pixels = torch.stack(images).permute(0, 2, 3, 1).numpy()
-    return Pictures(pixels, torch.tensor(known), tuple(class_names), skipped)
+    return Pictures(pixels, torch.tensor(labels), tuple(class_names), tuple(skipped))
 
 
 class Outcome(NamedTuple):
