@@ -29,7 +29,13 @@ def make(
     frost: FrostOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a corrupted data set in the published layout. Existing files are kept; only what is missing is made."""
+    """Make a corrupted data set in the published layout; existing files are kept.
+
+    \b
+    Examples:
+      tta-panda data make cifar10-c --from data/cifar-10-batches-py -o data
+      tta-panda data make cifar100-c --from clean -o data --corruption fog
+    """
     kept = f"Finished files are in {output}; the same command makes the others."
     with keeping(kept), make_progress("starting", total=1.0) as progress:
         from tta_panda.data.make import make_corrupted
@@ -61,7 +67,13 @@ def download(
     keep: Annotated[bool, typer.Option("--keep-archives", help="Do not delete unpacked archives.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch a published data set, verify and unpack it. After an interruption, run the command again to resume."""
+    """Download a published data set, verify and unpack it; again to resume.
+
+    \b
+    Examples:
+      tta-panda data download cifar10-c -o data
+      tta-panda data download imagenet-c --parts blur,weather
+    """
     kept = f"What has arrived is in {output}; the same command fetches the rest."
     with keeping(kept), make_progress("connecting", total=None, in_bytes=True) as progress:
         from tta_panda.data.download import download as fetch
@@ -85,7 +97,13 @@ def check(
     root: Annotated[Path, typer.Argument(help="Folder of the data sets.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Verify the data sets in a folder and say what is missing. Fails if something is damaged."""
+    """Verify the data sets in a folder; exit with 1 if something is damaged.
+
+    \b
+    Examples:
+      tta-panda data check data
+      tta-panda data check data --json
+    """
     from tta_panda.data import check_data
 
     findings = check_data(root.expanduser())
