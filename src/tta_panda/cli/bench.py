@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tta_panda.cli import runs
-from tta_panda.cli.common import numbers, print_json, words
+from tta_panda.cli.common import parse_ints, print_json, split_commas
 from tta_panda.cli.options import INPUT, METHOD, OUTPUT, ExecutionOptions, JsonOption, PresetOption, RunOptions
 
 if TYPE_CHECKING:
@@ -65,13 +65,13 @@ def bench(
     from tta_panda.evaluation.store import RunStore
     from tta_panda.methods.presets import get_preset
 
-    with runs.keeping_records(output):
+    with runs.note_where_records_are(output):
         chosen = None if preset is None else get_preset(preset)
         stream, sources, values = run.resolve(chosen, order=order, batch_size=batch_size)
         if run.limit is None and DATASETS.get(stream.data).embedded:
             stream = replace(stream, limit=EMBEDDED_LIMIT)
         methods = plan_methods(runs.plain_and_debiased(method), run.parsed_settings(), values, run.protocol)
-        streams = plan_streams(stream, sources, words(corruption), numbers(severity), numbers(seed))
+        streams = plan_streams(stream, sources, split_commas(corruption), parse_ints(severity), parse_ints(seed))
         store = RunStore(output)
         planned = runs.PlannedRuns(select_shard(plan_runs(methods, streams), run.shard), store, sources)
         if run.dry_run:

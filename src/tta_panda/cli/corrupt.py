@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import keeping, numbers, print_json, print_rows, say, words
+from tta_panda.cli.common import note_if_interrupted, parse_ints, print_json, print_rows, say, split_commas
 from tta_panda.cli.options import JsonOption
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.progress import make_console, make_progress
@@ -59,8 +59,8 @@ def corrupt(
     """
     from tta_panda.data.corruptions import expand_corruptions
 
-    severities = list(dict.fromkeys(numbers(severity))) if severity else None
-    names = expand_corruptions(words(corruption), severities or ())
+    severities = list(dict.fromkeys(parse_ints(severity))) if severity else None
+    names = expand_corruptions(split_commas(corruption), severities or ())
     how = {"seed": seed, "parameters": parameters, "frost": frost}
     if sheet is not None:
         if source is None or target is not None:
@@ -69,7 +69,7 @@ def corrupt(
         return
     if source is None or target is None:
         raise InvalidInputError("Two folders are needed: tta-panda corrupt IN OUT --corruption fog,snow --severity 3,5")
-    with keeping(f"Finished images are in {target}; the same command goes on from there."):
+    with note_if_interrupted(f"Finished images are in {target}; the same command goes on from there."):
         rows, skipped = _corrupt(
             source.expanduser(), target.expanduser(), names, severities or [5], clean=clean, workers=workers, **how
         )

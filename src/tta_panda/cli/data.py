@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tta_panda.cli.common import keeping, numbers, words
+from tta_panda.cli.common import note_if_interrupted, parse_ints, split_commas
 from tta_panda.cli.corrupt import CorruptionOption, FrostOption, SeedOption, WorkersOption, show
 from tta_panda.cli.options import JsonOption
 from tta_panda.progress import make_progress
@@ -37,15 +37,15 @@ def make(
       tta-panda data make cifar100-c --from clean -o data --corruption fog
     """
     kept = f"Finished files are in {output}; the same command makes the others."
-    with keeping(kept), make_progress("starting", total=1.0) as progress:
+    with note_if_interrupted(kept), make_progress("starting", total=1.0) as progress:
         from tta_panda.data.make import make_corrupted
 
         rows = make_corrupted(
             name,
             clean.expanduser(),
             output.expanduser(),
-            words(corruption),
-            numbers(severity),
+            split_commas(corruption),
+            parse_ints(severity),
             seed=seed,
             workers=workers,
             frost=frost,
@@ -75,13 +75,13 @@ def download(
       tta-panda data download imagenet-c --parts blur,weather
     """
     kept = f"What has arrived is in {output}; the same command fetches the rest."
-    with keeping(kept), make_progress("connecting", total=None, in_bytes=True) as progress:
+    with note_if_interrupted(kept), make_progress("connecting", total=None, in_bytes=True) as progress:
         from tta_panda.data.download import download as fetch
 
         rows = fetch(
             name,
             output.expanduser(),
-            parts=tuple(words(parts)) if parts else (),
+            parts=tuple(split_commas(parts)) if parts else (),
             mirror=mirror,
             keep_archives=keep,
             announce=progress.console.print,

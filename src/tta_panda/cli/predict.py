@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tta_panda.cli.common import keeping, print_json, say, words
+from tta_panda.cli.common import note_if_interrupted, print_json, say, split_commas
 from tta_panda.cli.options import (
     DISTRIBUTION,
     INPUT,
@@ -137,7 +137,7 @@ def predict(
         model=model,
         method=method,
         places=tuple(Path(place) for place in places if place != STDIN),
-        classes=words(classes) if classes is not None else read_lines(classes_file) if classes_file else None,
+        classes=split_commas(classes) if classes is not None else read_lines(classes_file) if classes_file else None,
         templates=template or None,
         preset=preset,
         options=dict(parse_setting(text) for text in settings or []),
@@ -155,12 +155,13 @@ def predict(
     if output:
         kept = f"What is predicted is kept; the same command with --resume completes {output}."
     rows: list[dict[str, object]] | None = [] if as_json else None
-    with keeping(kept), job.open(resume=resume) as is_open, _ended_by_signals(bool(watch)) as stop:
+    with note_if_interrupted(kept), job.open(resume=resume) as is_open:
         if not is_open:
             say(f"{output} is complete; there is nothing to resume.")
         elif watch:
-            new = watch_folder(watch, set(job.predicted_paths()), until_idle=until_idle, stop=stop)
-            _run(job, new, rows, from_start=False)
+            with _stopped_by_signals() as stop:
+                new = watch_folder(watch, set(job.predicted_paths()), until_idle=until_idle, stop=stop)
+                _run(job, new, rows, from_start=False)
         else:
             _run(job, images, rows)
         if output and html:
@@ -210,11 +211,10 @@ def _find_images(places: Sequence[str], seed: int | None) -> Iterable[str]:
 
 
 @contextmanager
-def _ended_by_signals(watching: bool) -> Iterator[threading.Event]:
+def _stopped_by_signals() -> Iterator[threading.Event]:
     """An event that Ctrl-C and SIGTERM set, so that watching a folder ends after the batch that is under way."""
     stop = threading.Event()
-    caught = (signal.SIGINT, signal.SIGTERM) if watching else ()
-    before = {each: signal.signal(each, lambda *_: stop.set()) for each in caught}
+    before = {each: signal.signal(each, lambda *_: stop.set()) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:

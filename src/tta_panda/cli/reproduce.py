@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tta_panda.cli import runs
-from tta_panda.cli.common import numbers, print_json, words
+from tta_panda.cli.common import parse_ints, print_json, split_commas
 from tta_panda.cli.options import INPUT, METHOD, OUTPUT, ExecutionOptions, JsonOption, RunOptions
 from tta_panda.errors import InvalidInputError
 from tta_panda.progress import make_console
@@ -62,9 +62,9 @@ def reproduce(
     from tta_panda.evaluation.store import RunStore
     from tta_panda.experiments import select_experiments
 
-    with runs.keeping_records(output):
+    with runs.note_where_records_are(output):
         experiments = select_experiments(names)
-        setups = _setups(run, preset, numbers(seed) if seed else None, quick)
+        setups = _setups(run, preset, parse_ints(seed) if seed else None, quick)
         # The same run may exist in both folders: alone and timed, or while it shared encoder passes with others.
         stores = {False: RunStore(output / "records"), True: RunStore(output / "records" / "timed")}
         planned = {
@@ -110,7 +110,9 @@ def _setups(run: RunOptions, presets: str | None, seeds: Sequence[int] | None, q
     if presets is None:
         chosen = [get_preset(run.data) if run.data in BACKBONES else None]
     else:
-        chosen = [get_preset(name) for name in (BACKBONES if presets == "all" else dict.fromkeys(words(presets)))]
+        chosen = [
+            get_preset(name) for name in (BACKBONES if presets == "all" else dict.fromkeys(split_commas(presets)))
+        ]
     if len(chosen) > 1 and run.data:
         raise InvalidInputError(f"--preset names {len(chosen)} benchmarks, each with its data: omit --data.")
     seeds = tuple(dict.fromkeys(seeds or (QUICK_SEEDS if quick else PAPER_SEEDS)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.filesize import decimal
 
-from tta_panda.cli.common import keeping, print_json, print_rows, say, words
+from tta_panda.cli.common import note_if_interrupted, print_json, print_rows, say, split_commas
 from tta_panda.cli.options import ExecutionOptions, RunOptions
 from tta_panda.escapes import printable
 from tta_panda.progress import make_console, make_progress
@@ -36,9 +36,9 @@ class PlannedRuns(NamedTuple):
     """Whether they are timed, and so neither share passes nor run beside others."""
 
 
-def keeping_records(output: Path) -> AbstractContextManager[None]:
+def note_where_records_are(output: Path) -> AbstractContextManager[None]:
     """Have an interruption of this block say where finished runs are."""
-    return keeping(f"Finished runs are in {output}; the same command continues from there.")
+    return note_if_interrupted(f"Finished runs are in {output}; the same command continues from there.")
 
 
 def run_with_progress(planned: PlannedRuns, execution: ExecutionOptions, cache: Path | None) -> Outcome:
@@ -141,7 +141,7 @@ def plain_and_debiased(names: str) -> list[str]:
     """Comma-separated names, `all` among them, as pairs: methods plain, and debiased as they say, else by Panda."""
     from tta_panda.methods import METHODS, MethodName, parse_method
 
-    every = [name for word in words(names) for name in (METHODS.names() if word == "all" else [word])]
+    every = [name for word in split_commas(names) for name in (METHODS.names() if word == "all" else [word])]
     chosen = [parse_method(name) for name in every]
     pairs = [(name.base, str(MethodName(name.base, name.debias or "panda"))) for name in chosen]
     return list(dict.fromkeys(name for pair in pairs for name in pair))
