@@ -16,20 +16,19 @@ from PIL import Image
 from records import make_record
 
 from tta_panda import Stream, create_method, evaluate, load_data
+
+pytest.importorskip("gradio", reason="the explorer needs tta-panda[app]")
+
+import gradio as gr
+
 from tta_panda.app import batch as batches
+from tta_panda.app import records, server, stream
+from tta_panda.app import video as videos
 from tta_panda.app.batch import UNLABELLED, EncodedBatch, batch_outcome, frozen_methods
 from tta_panda.app.drawing import Series, class_table, sheet, tiles
 from tta_panda.app.records import as_grid, difference, read_comparisons_of, record_classes, records_of, tables_of
-from tta_panda.app.stream import (
-    PANDA,
-    PLAIN,
-    Player,
-    Setting,
-    frames,
-    predict_frame,
-    stream_charts,
-    stream_classes,
-)
+from tta_panda.app.stream import PANDA, PLAIN, Player, Setting, stream_charts, stream_classes
+from tta_panda.app.video import frames, predict_frame
 from tta_panda.cli.explore import explore
 from tta_panda.data.corruptions import corrupt_batch
 from tta_panda.errors import DataError, InvalidInputError, MissingExtraError, StoreError
@@ -289,7 +288,6 @@ def test_the_command_names_the_extra_that_it_needs(monkeypatch):
 
 def answer(hosts: tuple[str, ...], **headers: str) -> int:
     """The status that a page gets which asks with these headers."""
-    server = pytest.importorskip("tta_panda.app.server", reason="the explorer needs tta-panda[app]")
     sent: list[dict] = []
 
     async def page(_scope, _receive, send):
@@ -319,7 +317,6 @@ def test_pages_of_other_addresses_get_no_answer():
 
 def test_the_page_loads_the_models_of_the_command_line_and_no_others(tmp_path, monkeypatch):
     """The name of a model can ask for code of a module."""
-    server = pytest.importorskip("tta_panda.app.server", reason="the explorer needs tta-panda[app]")
     (tmp_path / "guest.py").write_text("open('executed', 'w')\ndef model(): ...")
     monkeypatch.chdir(tmp_path)
     page = server.build_page(["mini"])
@@ -327,54 +324,49 @@ def test_the_page_loads_the_models_of_the_command_line_and_no_others(tmp_path, m
     assert len(choices) == 3
     for block in choices:
         assert block.preprocess("mini") == "mini"
-        with pytest.raises(server.gr.Error):
+        with pytest.raises(gr.Error):
             block.preprocess("guest:model")
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.fixture
-def tabs():
-    return pytest.importorskip("tta_panda.app.tabs", reason="the explorer needs tta-panda[app]")
-
-
-def test_what_the_fields_of_a_batch_do(tabs, folder):
+def test_what_the_fields_of_a_batch_do(folder):
     def encode(source, *fields):
-        return tabs._encode(source, DATA, *fields, "fog", 5, "mini", "clip", 20)
+        return batches._encode(source, DATA, *fields, "fog", 5, "mini", "clip", 20)
 
-    batch, slider, outcome, sheets = encode(tabs.EMBEDDED, "", None, "")
+    batch, slider, outcome, sheets = encode(batches.EMBEDDED, "", None, "")
     assert slider["value"] == round(batch.auto.beta, 2) and "Predictions for 20 pictures" in outcome
     assert f"--auto: {batch.auto.beta / 2:.3f}" in sheets
-    assert "β = 0.70" in tabs._move(batch, 0.7) and tabs._set_to_auto(batch)[1] == outcome
-    assert "Predictions for 6 pictures" in encode(tabs.FOLDER, str(folder), None, "")[2]
-    assert "Predictions for 1 pictures" in encode(tabs.UPLOAD, "", [folder / "gear" / "0.png"], "cat, dog")[2]
-    with pytest.raises(tabs.gr.Error, match="Upload one picture"):
-        encode(tabs.UPLOAD, "", None, "cat, dog")
-    assert [each["visible"] for each in tabs._fields_of(tabs.FOLDER)] == [False, True, False, True]
+    assert "β = 0.70" in batches._at(batch, 0.7)[1] and batches._at(batch)[1] == outcome
+    assert "Predictions for 6 pictures" in encode(batches.FOLDER, str(folder), None, "")[2]
+    assert "Predictions for 1 pictures" in encode(batches.UPLOAD, "", [folder / "gear" / "0.png"], "cat, dog")[2]
+    with pytest.raises(gr.Error, match="Upload one picture"):
+        encode(batches.UPLOAD, "", None, "cat, dog")
+    assert [each["visible"] for each in batches._fields_of(batches.FOLDER)] == [False, True, False, True]
 
 
-def test_what_the_buttons_of_a_stream_do(tabs):
-    playing, charts, counts = tabs._step(None, "mini", PANDA, DATA, "fog", 5, "continual", 10)
-    again, _, counts = tabs._step(playing, "mini", PANDA, DATA, "snow", 5, "continual", 10)
+def test_what_the_buttons_of_a_stream_do():
+    playing, charts, counts = stream._step(None, "mini", PANDA, DATA, "fog", 5, "continual", 10)
+    again, _, counts = stream._step(playing, "mini", PANDA, DATA, "snow", 5, "continual", 10)
     assert again is playing and "<svg" in charts and "All 20 pictures" in counts
     for _ in range(2):  # the timer may tick once more before it is stopped
-        with pytest.raises(tabs.gr.Error, match="sideways"):
-            tabs._step(playing, "mini", PANDA, DATA, "fog", 5, "sideways", 10)
+        with pytest.raises(gr.Error, match="sideways"):
+            stream._step(playing, "mini", PANDA, DATA, "fog", 5, "sideways", 10)
 
 
-def test_what_the_fields_of_results_do(tabs, store):
-    folders, title, table, grid = tabs._open(str(store("new", 0.2).root), str(store("old", 0.1).root))
+def test_what_the_fields_of_results_do(store):
+    folders, title, table, grid = records._open(str(store("new", 0.2).root), str(store("old", 0.1).root))
     assert title["value"] in folders[0] and grid["headers"] == ["corruption", "clip", "clip+panda"]
-    chosen = tabs.gr.SelectData(None, {"index": [0, 2], "value": 0.1, "row_value": ["fog"]})
-    shown, record = tabs._choose_cell(folders, title["value"], table["value"], chosen)
+    chosen = gr.SelectData(None, {"index": [0, 2], "value": 0.1, "row_value": ["fog"]})
+    shown, record = records._choose_cell(folders, title["value"], table["value"], chosen)
     assert shown.count("clip+panda on fog") == 4 and record["visible"]
-    with pytest.raises(tabs.gr.Error, match="Name a folder of records"):
-        tabs._open("", "")
+    with pytest.raises(gr.Error, match="Name a folder of records"):
+        records._open("", "")
 
 
-def test_frames_of_a_video_and_a_camera_are_predicted(tabs, video):
-    [*_, shown] = tabs._play(str(video), "cat, dog", "mini", "clip+panda", 3)
+def test_frames_of_a_video_and_a_camera_are_predicted(video):
+    [*_, shown] = videos._play(str(video), "cat, dog", "mini", "clip+panda", 3)
     assert shown.count("<figure") == 3
-    method, said = tabs._look(None, np.zeros((48, 64, 3), np.uint8), "cat, dog", "mini", "clip")
-    assert "%" in said and tabs._look(method, np.zeros((48, 64, 3), np.uint8), "x", "mini", "clip")[0] is method
-    with pytest.raises(tabs.gr.Error, match="Upload a video first"):
-        list(tabs._play(None, "cat, dog", "mini", "clip", 1))
+    method, said = videos._look(None, np.zeros((48, 64, 3), np.uint8), "cat, dog", "mini", "clip")
+    assert "%" in said and videos._look(method, np.zeros((48, 64, 3), np.uint8), "x", "mini", "clip")[0] is method
+    with pytest.raises(gr.Error, match="Upload a video first"):
+        list(videos._play(None, "cat, dog", "mini", "clip", 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,8 +15,11 @@ from typing import NamedTuple
 
 import pytest
 from records import without_time
+from typer.core import TyperGroup
+from typer.main import get_command
+from typer.testing import CliRunner
 
-from tta_panda.cli import main
+from tta_panda.cli import app, main
 from tta_panda.evaluation.config import StreamConfig
 from tta_panda.evaluation.store import RunStore
 from tta_panda.methods import METHODS
@@ -67,6 +71,31 @@ def test_help_names_the_commands_and_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
     assert "heavy: []" in done.stdout
     assert all(command in done.stdout for command in ("bench", "bench", "report", "ls"))
+
+
+COMMANDS = ["predict", "bench", "reproduce", "report", "explore", "ls", "corrupt", "doctor"]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "data make", "data download", "data check"])
+def test_help_fits_80_columns_and_its_examples_parse(command):
+    result = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "80", "TERM": "dumb"})
+    assert result.exit_code == 0 and max(map(len, result.stdout.splitlines())) <= 80
+    examples = re.findall(r"^ +tta-panda (.+?) *$", result.stdout, re.MULTILINE)
+    assert len(examples) == 2
+    for example in examples:
+        node, arguments = get_command(app), shlex.split(example)
+        while isinstance(node, TyperGroup):
+            node = node.commands[arguments.pop(0)]
+        node.make_context("tta-panda", arguments)  # raises for an option that does not exist
+
+
+def test_options_are_in_panels_and_extras_keep_their_brackets(succeeded, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    for command in ("bench", "reproduce", "predict"):
+        shown = succeeded(command, "--help")
+        places = [shown.index(f" {panel} ─") for panel in ("Input", "Model", "Method", "Output", "Distribution")]
+        assert places == sorted(places) and "tta-panda[ray]" in shown
+    assert "tta-panda[parquet]" in succeeded("report", "--help")
 
 
 def test_version(succeeded):
@@ -124,7 +153,9 @@ def test_a_dry_run_counts_runs_and_images_and_makes_nothing(succeeded, tta_panda
     assert (plan["runs"], plan["exist"], plan["hours"]) == (8, 0, pytest.approx((88 + 240 + 264) / 100 / 3600))
     assert not list(tmp_path.iterdir())
     succeeded("bench", "--method", "tent", "--corruption", "fog", *SMALL, "-o", tmp_path)
-    assert "6 runs to make, 2 exist. To encode: 340 images" in succeeded("bench", *BENCH, "-o", tmp_path, "--dry-run")
+    printed = succeeded("bench", *BENCH, "-o", tmp_path, "--dry-run")
+    assert "6 runs to make, 2 exist. To encode: 340 images" in printed and "clip, clip+panda" not in printed
+    assert "clip, clip+panda" in succeeded("bench", *BENCH, "-o", tmp_path, "--dry-run", "--verbose")
     assert "add --dry-run" in tta_panda("bench", "--throughput", "100").stderr
 
 

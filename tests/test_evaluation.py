@@ -15,7 +15,7 @@ import torch
 from records import make, plan, run, without_time
 
 from tta_panda import CLIP, TPS, Panda, Stream, Tent, Zero, load_data
-from tta_panda.cli.engines import default_workers
+from tta_panda.cli.runs import default_workers
 from tta_panda.errors import InvalidInputError, NumericalError, StoreError, TtaPandaError, UnknownNameError
 from tta_panda.evaluation import evaluator as evaluator_module
 from tta_panda.evaluation import loop as loop_module

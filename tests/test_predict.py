@@ -24,7 +24,7 @@ from tta_panda.prediction import job as job_module
 from tta_panda.prediction.files import COLUMNS, as_row, read_rows
 from tta_panda.prediction.job import PredictionConfig, PredictionJob
 from tta_panda.prediction.predict import predict_batches
-from tta_panda.prediction.reading import PAUSE, Decoded, read_batches, watch_folder
+from tta_panda.prediction.reading import PAUSE, read_batches, watch_folder
 from tta_panda.prediction.summary import Summary
 
 CLASSES = tta_panda.load_data("glyphs-val-c").class_names
@@ -145,8 +145,8 @@ def test_an_endless_stream_is_read_a_little_ahead_only(mini_classifier, images):
 
 def test_a_pause_ends_a_batch():
     pictures = [1, 2, PAUSE, 3, PAUSE, PAUSE, 4, 5, 6, 7]
-    pieces = read_batches(pictures, lambda picture: Decoded(str(picture), torch.zeros(1)), 3)
-    assert [[each.path for each in piece] for piece in pieces] == [["1", "2"], ["3"], ["4", "5", "6"], ["7"]]
+    pieces = read_batches(pictures, lambda picture: (str(picture), torch.zeros(1)), 3)
+    assert [[path for path, _ in piece] for piece in pieces] == [["1", "2"], ["3"], ["4", "5", "6"], ["7"]]
 
 
 def test_a_watched_folder_gives_what_appears_in_it_once(tmp_path):
@@ -342,7 +342,7 @@ def test_the_command_divides_pictures_among_workers(few, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "Name pictures"),
+        ((), "Name images"),
         (("nowhere", "--classes", "a,b"), "no file or folder"),
         (("-", "x.png"), "not both"),
         ((".", "--watch", "."), "not both"),
@@ -376,7 +376,7 @@ def test_a_labelled_folder_to_a_file(glyph_files, tmp_path, suffix):
     assert len(good) == 60 and all(row["label"] for row in good)
     assert all(row["top"][0] == [row["predicted"], row["probability"]] and len(row["top"]) == 5 for row in good)
     assert "2 skipped" in result.output and "truncated.png" in result.output
-    assert "labelled pictures: accuracy" in result.output and "95 % interval" in result.output
+    assert "labelled images: accuracy" in result.output and "95 % interval" in result.output
     assert list(tmp_path.iterdir()) == [output]
 
 

@@ -7,7 +7,7 @@ import torch
 from records import plan, run
 
 from tta_panda import ZeroShotClassifier
-from tta_panda.cli.runs import resolve
+from tta_panda.cli.options import RunOptions
 from tta_panda.errors import UnknownNameError
 from tta_panda.evaluation.plan import plan_methods, plan_runs, plan_streams
 from tta_panda.methods import DEBIASES, METHODS, MethodName, parse_method
@@ -115,7 +115,7 @@ def test_unknown_presets_and_protocols_get_a_suggestion():
 
 def plan_one(method, preset=None, **more):
     """The run of a method on fog that the command line means by some options."""
-    stream, sources, values = resolve(None if preset is None else get_preset(preset), **more)
+    stream, sources, values = RunOptions(**more).resolve(None if preset is None else get_preset(preset))
     [config] = plan_runs(plan_methods([method], {}, values), plan_streams(stream, sources, ["fog"], [5], [0]))
     return config
 

@@ -1,64 +1,57 @@
-"""The tab of one batch: pictures of embedded data, of a folder or uploaded, encoded once and predicted at any beta."""
+"""The tab of a batch: pictures of embedded data, of a folder or uploaded, encoded once and predicted at any beta."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
+import gradio as gr
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tta_panda.app.common import (
+    DOMAINS,
+    LABELS,
+    NO_PROGRESS,
+    embedded_data,
+    errors_shown,
+    metric_cells,
+    shared_classifier,
+    shared_model,
+    split_names,
+)
 from tta_panda.app.drawing import Series, cell, class_table, sheet, table, tiles
-from tta_panda.data import CLEAN, DATASETS, load_data
-from tta_panda.data.corruptions import ALL_CORRUPTIONS, corrupt_batch
+from tta_panda.data import CLEAN, load_data
+from tta_panda.data.corruptions import corrupt_batch
 from tta_panda.data.listing import find_images
 from tta_panda.data.stream import Stream
-from tta_panda.errors import DataError, InvalidInputError
+from tta_panda.errors import BrokenImageError, DataError, InvalidInputError
 from tta_panda.evaluation.metrics import Scores, StreamMetrics
 from tta_panda.methods import METHODS, create_method
 from tta_panda.methods.base import FrozenMethod
 from tta_panda.methods.views import ViewMethod
-from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
+from tta_panda.models import Classifier, ImageModel
 from tta_panda.models.base import framing_of
 from tta_panda.panda import Beta
 from tta_panda.prediction.reading import decode, find_classes, labels_by_folder
 from tta_panda.reporting.cells import ACCURACY, BIAS
 from tta_panda.reporting.figures import PANDA_COLOUR, PLAIN_COLOUR
 
+EMBEDDED, FOLDER, UPLOAD = "embedded data", "a folder", "uploaded files"
+MAX_BETA = 2.0
 UNLABELLED = -1
 """The label of a picture of unknown class."""
-
-DOMAINS = (CLEAN, *ALL_CORRUPTIONS)
-LABELS = "labels"
-
-
-def embedded_data() -> list[str]:
-    """Names of the data sets that come with the package."""
-    return [name for name in DATASETS if DATASETS.get(name).embedded]
 
 
 def frozen_methods() -> list[str]:
     """Methods that encode each picture once, for any beta."""
     found = {name: METHODS.get(name) for name in METHODS}
     return [name for name, kind in found.items() if issubclass(kind, FrozenMethod) and not issubclass(kind, ViewMethod)]
-
-
-@lru_cache(maxsize=2)  # models may be large
-def shared_model(name: str) -> ImageModel:
-    """A model by name, loaded once for all visitors of the page. Nothing that is done with it changes it."""
-    return load_model(name, device="auto")
-
-
-@lru_cache(maxsize=8)
-def shared_classifier(model: str, class_names: tuple[str, ...]) -> Classifier:
-    """The classifier of a model for these classes, made once."""
-    return make_classifier(shared_model(model), class_names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,31 +96,34 @@ def read_folder(folder: str, class_names: Sequence[str], model: ImageModel, coun
         raise InvalidInputError(
             f"Cannot infer the class names from sub-folders of {folder}; write them as in: cat, dog, bird."
         ) from error
-    label_of, places = labels_by_folder(folders, names), {name: k for k, name in enumerate(names)}
     chosen = [found[index] for index in np.random.default_rng(0).permutation(len(found))[:count]]
-    labels = [places.get(label_of(str(path)) or "", UNLABELLED) for path in chosen]
-    return _read(chosen, labels, names, model)
+    return read_files(chosen, names, model, labels_by_folder(folders, names))
 
 
-def read_files(files: Sequence[Path], class_names: Sequence[str], model: ImageModel) -> Pictures:
-    """Pictures of unknown class."""
+def read_files(
+    files: Sequence[Path],
+    class_names: Sequence[str],
+    model: ImageModel,
+    label_of: Callable[[str], str | None] = lambda _path: None,
+) -> Pictures:
+    """Pictures cropped to the model's size, labelled by path; what cannot be read is skipped and named."""
     if not files:
         raise InvalidInputError("Upload one picture or more first.")
     if len(class_names) < 2:
         raise InvalidInputError("Cannot infer the class names; write two or more, as in: cat, dog, bird.")
-    return _read(files, [UNLABELLED] * len(files), class_names, model)
-
-
-def _read(files: Sequence[Path], labels: Sequence[int], class_names: Sequence[str], model: ImageModel) -> Pictures:
-    """Pictures cropped to the model's size; what cannot be read is skipped and named."""
-    decoded = [decode(file, framing_of(model)) for file in files]
-    skipped = tuple(f"{Path(d.path or '').name}: {d.error.reason}" for d in decoded if d.error)
-    images = [each.image for each in decoded if each.image is not None]
+    index = {name: k for k, name in enumerate(class_names)}
+    images, labels, skipped = [], [], []
+    for file in files:
+        _, image = decode(file, framing_of(model))
+        if isinstance(image, BrokenImageError):
+            skipped.append(f"{file.name}: {image.reason}")
+        else:
+            images.append(image)
+            labels.append(index.get(label_of(str(file)) or "", UNLABELLED))
     if not images:
         raise DataError(f"None of the pictures can be read. {'; '.join(skipped)}.")
-    known = [label for label, each in zip(labels, decoded, strict=True) if each.image is not None]
     pixels = torch.stack(images).permute(0, 2, 3, 1).numpy()
-    return Pictures(pixels, torch.tensor(known), tuple(class_names), skipped)
+    return Pictures(pixels, torch.tensor(labels), tuple(class_names), tuple(skipped))
 
 
 class Outcome(NamedTuple):
@@ -224,12 +220,6 @@ def batch_outcome(batch: EncodedBatch, outcome: Outcome) -> str:
     )
 
 
-def metric_cells(metrics: StreamMetrics | None) -> list[str]:
-    if metrics is None:
-        return [cell("–"), cell("–")]
-    return [cell(f"{metrics.accuracy:.1%}"), cell(f"{metrics.bias:.{BIAS.decimals}f}")]
-
-
 def _tiles(batch: EncodedBatch, outcome: Outcome) -> Iterator[tuple[str, bool]]:
     """The class of each picture, with that of the plain method where it differs; right or wrong where that is known."""
     predicted = zip(batch.plain.predicted.tolist(), outcome.predicted.tolist(), strict=True)
@@ -237,3 +227,94 @@ def _tiles(batch: EncodedBatch, outcome: Outcome) -> Iterator[tuple[str, bool]]:
         known = label != UNLABELLED
         names = [f"{'✓ ' if k == label else '✗ ' if known else ''}{batch.class_names[k]}" for k in (before, after)]
         yield " → ".join(dict.fromkeys(names)), before != after
+
+
+def add_batch_tab(page: gr.Blocks, models: Sequence[str]) -> None:
+    """Fields and pictures, and what happens when they are used; the first batch is shown at once."""
+    batch = gr.State(time_to_live=3600)
+    with gr.Row():
+        with gr.Column(scale=1, min_width=260):
+            source = gr.Radio([EMBEDDED, FOLDER, UPLOAD], value=EMBEDDED, label="Pictures")
+            data = gr.Dropdown(embedded_data(), label="Data set")
+            folder = gr.Textbox("", label="Folder", placeholder="~/photos", visible=False)
+            files = gr.File(label="Picture files", file_count="multiple", visible=False, height=140)
+            classes = gr.Textbox("", label="Classes", placeholder="cat, dog, bird", visible=False)
+            corruption = gr.Dropdown(list(DOMAINS), value="fog", label="Corruption")
+            severity = gr.Slider(1, 5, value=5, step=1, label="Severity")
+            model = gr.Dropdown(list(models), label="Model")
+            method = gr.Dropdown(frozen_methods(), label="Method")
+            count = gr.Slider(10, 200, value=50, step=10, label="Pictures, at most")
+            with gr.Row():
+                show = gr.Button("Show", variant="primary", min_width=80)
+                cancel = gr.Button("Cancel", min_width=80)
+        with gr.Column(scale=3, min_width=320):
+            with gr.Row():
+                beta = gr.Slider(
+                    0, MAX_BETA, step=0.01, label="β: how much is subtracted", elem_id="beta", scale=5, min_width=300
+                )
+                to_auto = gr.Button("Set β to auto", size="sm", min_width=90)
+            sheets = gr.HTML(elem_id="sheets")
+            outcome = gr.HTML(elem_id="outcome")
+
+    source.change(_fields_of, source, [data, folder, files, classes], **NO_PROGRESS)
+    chosen = [data.input, corruption.input, severity.release, model.input, method.input, count.release]
+    entered = [folder.submit, classes.submit, files.upload]
+    shown = gr.on(
+        [page.load, show.click, *chosen, *entered],
+        _encode,
+        [source, data, folder, files, classes, corruption, severity, model, method, count],
+        [batch, beta, outcome, sheets],
+        show_progress_on=[outcome],
+        trigger_mode="always_last",
+    )
+    cancel.click(None, cancels=[shown])
+    beta.input(lambda *given: _at(*given)[1], [batch, beta], outcome, trigger_mode="always_last", **NO_PROGRESS)
+    to_auto.click(_at, batch, [beta, outcome], **NO_PROGRESS)
+
+
+def _fields_of(source: str) -> list[Any]:
+    """Which fields a source of pictures needs."""
+    shown = (source == EMBEDDED, source == FOLDER, source == UPLOAD, source != EMBEDDED)
+    return [gr.update(visible=is_shown) for is_shown in shown]
+
+
+@errors_shown()
+def _encode(
+    source: str,
+    data: str,
+    folder: str,
+    files: Sequence[str] | None,
+    classes: str,
+    corruption: str,
+    severity: int,
+    model: str,
+    method: str,
+    count: int,
+    progress: gr.Progress = gr.Progress(),  # noqa: B008  (how gradio finds out that a bar is wanted)
+) -> tuple[EncodedBatch, Any, str, str]:
+    progress(0.1, desc="Loading the model")
+    loaded, names = shared_model(model), split_names(classes)
+    progress(0.3, desc="Reading pictures")
+    if source == EMBEDDED:
+        found = read_data(data, corruption, severity, count)
+    elif source == FOLDER:
+        found = read_folder(folder.strip(), names, loaded, count).corrupted(corruption, severity)
+    else:
+        uploaded = [Path(file) for file in files or ()][:count]
+        found = read_files(uploaded, names, loaded).corrupted(corruption, severity)
+    for file in found.skipped:
+        gr.Warning(f"Skipped {file}.")
+    progress(0.6, desc="Encoding")
+    batch = EncodedBatch(found, shared_classifier(model, found.class_names), method)
+    mark = f"<style>#beta {{ --auto: {min(1, batch.auto.beta / MAX_BETA):.3f} }}</style>"  # on the slider
+    return batch, *_at(batch), mark + batch_sheets(batch)
+
+
+@errors_shown()
+def _at(batch: EncodedBatch | None, beta: Beta = "auto") -> tuple[Any, Any]:
+    """The slider and what is predicted at a beta."""
+    if batch is None:
+        return gr.skip(), gr.skip()
+    outcome = batch.auto if beta == "auto" else batch.at(beta)
+    chosen = f"auto chooses {batch.auto.beta:.2f}, where the mark is"
+    return gr.update(value=round(outcome.beta, 2), info=chosen), batch_outcome(batch, outcome)

@@ -12,8 +12,11 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tta_panda.app import tabs
-from tta_panda.app.batch import embedded_data, shared_model
+from tta_panda.app.batch import add_batch_tab
+from tta_panda.app.common import embedded_data, shared_model
+from tta_panda.app.records import add_records_tab
+from tta_panda.app.stream import add_stream_tab
+from tta_panda.app.video import add_video_tab
 from tta_panda.data import load_data
 from tta_panda.errors import InvalidInputError
 
@@ -30,13 +33,13 @@ def build_page(models: Sequence[str]) -> gr.Blocks:
     with gr.Blocks(title="tta-panda explorer", analytics_enabled=False) as page:
         gr.Markdown("# tta-panda explorer\nWhat negatives reveal of a model's bias, and what subtracting it changes.")
         with gr.Tab("A batch"):
-            tabs.add_batch_tab(page, models)
+            add_batch_tab(page, models)
         with gr.Tab("A stream"):
-            tabs.add_stream_tab(models)
+            add_stream_tab(models)
         with gr.Tab("Results"):
-            tabs.add_records_tab()
+            add_records_tab()
         with gr.Tab("Camera or video"):
-            tabs.add_video_tab(models, load_data(embedded_data()[0]).class_names)
+            add_video_tab(models, load_data(embedded_data()[0]).class_names)
     return page
 
 

@@ -1,4 +1,4 @@
-"""Streams: embedded data played batch by batch while the corruption may change, and frames of a video or a camera."""
+"""The tab of a stream: embedded data played batch by batch, while the corruption may change."""
 
 from __future__ import annotations
 
@@ -7,26 +7,30 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import cv2
-import numpy as np
-from numpy.typing import NDArray
+import gradio as gr
 from torch import Tensor
 
-from tta_panda.app.batch import LABELS, metric_cells
+from tta_panda.app.common import (
+    DOMAINS,
+    LABELS,
+    NO_PROGRESS,
+    embedded_data,
+    errors_shown,
+    metric_cells,
+    shared_classifier,
+)
 from tta_panda.app.drawing import Series, class_table, table
 from tta_panda.data import CLEAN, load_data
 from tta_panda.data.corruptions import expand_corruptions
 from tta_panda.data.order import Order
 from tta_panda.data.stream import Stream
-from tta_panda.errors import DataError
+from tta_panda.evaluation.config import ALL
 from tta_panda.evaluation.metrics import Scores, StreamMetrics
-from tta_panda.methods import create_method
-from tta_panda.methods.base import Method, adapt_beside_plain
+from tta_panda.methods import create_method, list_methods
+from tta_panda.methods.base import adapt_beside_plain
 from tta_panda.models import Classifier
-from tta_panda.prediction.predict import Prediction, predict
 from tta_panda.reporting.cells import ACCURACY, BIAS, Cell
 from tta_panda.reporting.figures import COLOURS, Line, LineFigure, Panel, draw, to_svg
 
@@ -40,7 +44,8 @@ WINDOW = 5
 MAX_CHANGES = 6
 """Domains that a chart names: the names of more would cover each other."""
 
-Frame = NDArray[np.uint8]  # (H, W, 3)
+START = "<p>Press Play, or Step for a single batch. Corruption and order may be changed while the stream plays.</p>"
+SECONDS_PER_STEP = 0.3
 
 
 class Setting(NamedTuple):
@@ -170,23 +175,47 @@ def stream_classes(player: Player) -> str:
     return whole + class_table("Predicted in the last batches", player.class_names, columns)
 
 
-def frames(path: Path, every: int) -> Iterator[tuple[float, Frame]]:
-    """Every n-th frame of a video file, with its position as a share of the video."""
-    capture = cv2.VideoCapture(str(path))
-    try:
-        if not capture.isOpened():
-            raise DataError(f"Cannot read the video {path.name}: it is not one, or its format is not known.")
-        total = max(1.0, capture.get(cv2.CAP_PROP_FRAME_COUNT))
-        index = 0
-        while capture.grab():
-            if index % every == 0 and (frame := capture.retrieve()[1]) is not None:
-                yield min(1.0, index / total), cv2.cvtColor(frame, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)
-            index += 1
-    finally:
-        capture.release()
+def add_stream_tab(models: Sequence[str]) -> None:
+    """Fields, buttons and charts, and what happens when they are used."""
+    playing = gr.State(time_to_live=3600)
+    timer = gr.Timer(SECONDS_PER_STEP, active=False)
+    with gr.Row():
+        with gr.Column(scale=1, min_width=260):
+            corruption = gr.Dropdown([*DOMAINS, ALL], value="fog", label="Corruption")
+            severity = gr.Slider(1, 5, value=5, step=1, label="Severity")
+            order = gr.Dropdown(list(ORDERS), value="continual", label="Order", allow_custom_value=True)
+            batch_size = gr.Slider(1, 200, value=50, step=1, label="Pictures in a batch")
+            second = gr.Dropdown([n for n in list_methods() if n != PLAIN], value="tent+panda", label="Second method")
+            data = gr.Dropdown(embedded_data(), label="Data set")
+            model = gr.Dropdown(list(models), label="Model")
+        with gr.Column(scale=3, min_width=320):
+            with gr.Row():
+                play = gr.Button("Play", variant="primary", min_width=70)
+                pause = gr.Button("Pause", min_width=70)
+                step = gr.Button("Step", min_width=70)
+                reset = gr.Button("Reset", min_width=70)
+            charts = gr.HTML(START, elem_id="charts")
+            counts = gr.HTML(elem_id="counts")
+
+    inputs, outputs = [playing, model, second, data, corruption, severity, order, batch_size], [playing, charts, counts]
+    step.click(_step, inputs, outputs, show_progress="hidden")
+    ticking = timer.tick(_step, inputs, outputs, show_progress="hidden", trigger_mode="once")
+    play.click(lambda: gr.Timer(active=True), None, timer, **NO_PROGRESS)
+    for stop in (pause.click, reset.click, ticking.failure):
+        stop(lambda: gr.Timer(active=False), None, timer, **NO_PROGRESS)
+    reset.click(lambda: (None, START, ""), None, outputs, **NO_PROGRESS)
 
 
-def predict_frame(method: Method, frame: Frame) -> Prediction:
-    """The prediction of a method for the next frame of its stream."""
-    [prediction] = predict(method, [frame], batch_size=1)
-    return prediction
+Playing = tuple[tuple[str, str, str], Player]
+"""A stream, and the names of the model, second method and data that it was begun with."""
+
+
+@errors_shown()
+def _step(playing: Playing | None, model: str, second: str, data: str, *changing: Any) -> tuple[Playing, str, str]:
+    """The next batch; of a new stream where there is none, or where it was begun with others."""
+    begun_with = (model, second, data)
+    if playing is None or playing[0] != begun_with:
+        playing = begun_with, Player(shared_classifier(model, load_data(data).class_names), second)
+    player = playing[1]
+    player.step(Setting(data, *changing))
+    return playing, stream_charts(player), stream_classes(player)

@@ -11,6 +11,7 @@ import typer
 from tta_panda import __version__
 from tta_panda.cli import bench, corrupt, data, doctor, explore, ls, predict, report, reproduce
 from tta_panda.cli.common import InterruptibleGroup, catch_sigterm, say
+from tta_panda.cli.options import expand_options
 from tta_panda.errors import TtaPandaError, TtaPandaWarning
 
 app = typer.Typer(
@@ -22,9 +23,9 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("predict")(predict.predict)
-app.command("bench")(bench.bench)
-app.command("reproduce")(reproduce.reproduce)
+app.command("predict")(expand_options(predict.predict))
+app.command("bench")(expand_options(bench.bench))
+app.command("reproduce")(expand_options(reproduce.reproduce))
 app.command("report")(report.report)
 app.command("explore")(explore.explore)
 app.command("ls")(ls.ls)

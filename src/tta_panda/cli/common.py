@@ -8,7 +8,7 @@ import json
 import signal
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
@@ -19,10 +19,8 @@ from tta_panda.escapes import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
-
-def words(text: str) -> list[str]:
+def split_commas(text: str) -> list[str]:
     """`"fog, snow"` as a list."""
     found = [word.strip() for word in text.split(",") if word.strip()]
     if not found:
@@ -33,10 +31,10 @@ def words(text: str) -> list[str]:
 _MAX_NUMBERS = 10_000
 
 
-def numbers(text: str) -> list[int]:
+def parse_ints(text: str) -> list[int]:
     """`"0,1,2"` or `"0-2"` as a list."""
     try:
-        ranges = [_range(word) for word in words(text)]
+        ranges = [_range(word) for word in split_commas(text)]
     except ValueError:
         raise InvalidInputError(
             f"Expected whole numbers separated by commas, or a range as 0-4, got {text!r}."
@@ -101,7 +99,7 @@ def catch_sigterm() -> None:
 
 
 @contextlib.contextmanager
-def keeping(what: str) -> Iterator[None]:
+def note_if_interrupted(what: str) -> Iterator[None]:
     """Have an interruption of this block say what is kept of its work, and how to continue."""
     try:
         yield

@@ -9,16 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import JsonOption, keeping, numbers, print_json, print_rows, say, words
+from tta_panda.cli.common import note_if_interrupted, parse_ints, print_json, print_rows, say, split_commas
+from tta_panda.cli.options import JsonOption
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.progress import make_console, make_progress
 
 CorruptionOption = Annotated[
-    str, typer.Option("--corruption", help="Names separated by commas; all stands for the fifteen.")
+    str, typer.Option("--corruption", metavar="NAMES", help="Comma-separated names; all: the fifteen.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="Random seed.")]
-WorkersOption = Annotated[int | None, typer.Option("--workers", help="Processes; one per core by default.")]
-FrostOption = Annotated[Path | None, typer.Option("--frost", help="Folder of photographs of frost.")]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Random seed.")]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", metavar="N", help="Worker processes.", show_default="one per core")
+]
+FrostOption = Annotated[
+    Path | None, typer.Option("--frost", metavar="DIR", help="Photographs of frost.", show_default="generated")
+]
 
 
 def corrupt(
@@ -28,26 +33,34 @@ def corrupt(
     target: Annotated[Path | None, typer.Argument(metavar="OUT", help="Gets <corruption>/<severity>/...")] = None,
     corruption: CorruptionOption = "all",
     severity: Annotated[
-        str | None, typer.Option("--severity", help="1 to 5, separated by commas; by default 5, and all with --sheet.")
+        str | None,
+        typer.Option("--severity", metavar="N", help="1 to 5, as 1,3,5 or 1-5.", show_default="5; with --sheet: all"),
     ] = None,
     clean: Annotated[bool, typer.Option("--clean", help="Copy the clean images to OUT, too.")] = False,
     seed: SeedOption = 0,
     workers: WorkersOption = None,
     frost: FrostOption = None,
     parameters: Annotated[
-        str | None, typer.Option("--parameters", help="cifar or imagenet; by default the image's size decides.")
+        str | None,
+        typer.Option("--parameters", metavar="NAME", help="Of cifar or imagenet.", show_default="by image size"),
     ] = None,
-    sheet: Annotated[Path | None, typer.Option("--sheet", help="Draw a contact sheet of IN into this file.")] = None,
+    sheet: Annotated[Path | None, typer.Option("--sheet", metavar="FILE", help="Draw a contact sheet of IN.")] = None,
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Exit with 0 although images were skipped.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Corrupt a folder of images, or draw a contact sheet of an image (--sheet)."""
+    """Corrupt a folder of images, or draw a contact sheet of an image.
+
+    \b
+    Examples:
+      tta-panda corrupt photos corrupted --corruption fog,snow --severity 3,5
+      tta-panda corrupt --sheet sheet.png photos/cat.jpg
+    """
     from tta_panda.data.corruptions import expand_corruptions
 
-    severities = list(dict.fromkeys(numbers(severity))) if severity else None
-    names = expand_corruptions(words(corruption), severities or ())
+    severities = list(dict.fromkeys(parse_ints(severity))) if severity else None
+    names = expand_corruptions(split_commas(corruption), severities or ())
     how = {"seed": seed, "parameters": parameters, "frost": frost}
     if sheet is not None:
         if source is None or target is not None:
@@ -56,7 +69,7 @@ def corrupt(
         return
     if source is None or target is None:
         raise InvalidInputError("Two folders are needed: tta-panda corrupt IN OUT --corruption fog,snow --severity 3,5")
-    with keeping(f"Finished images are in {target}; the same command goes on from there."):
+    with note_if_interrupted(f"Finished images are in {target}; the same command goes on from there."):
         rows, skipped = _corrupt(
             source.expanduser(), target.expanduser(), names, severities or [5], clean=clean, workers=workers, **how
         )

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tta_panda.cli.common import JsonOption, keeping, numbers, words
+from tta_panda.cli.common import note_if_interrupted, parse_ints, split_commas
 from tta_panda.cli.corrupt import CorruptionOption, FrostOption, SeedOption, WorkersOption, show
+from tta_panda.cli.options import JsonOption
 from tta_panda.progress import make_progress
 
 app = typer.Typer(no_args_is_help=True, help="Make, fetch and check data sets on disk.")
@@ -28,17 +29,23 @@ def make(
     frost: FrostOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a corrupted data set in the published layout. Existing files are kept; only what is missing is made."""
+    """Make a corrupted data set in the published layout; existing files are kept.
+
+    \b
+    Examples:
+      tta-panda data make cifar10-c --from data/cifar-10-batches-py -o data
+      tta-panda data make cifar100-c --from clean -o data --corruption fog
+    """
     kept = f"Finished files are in {output}; the same command makes the others."
-    with keeping(kept), make_progress("starting", total=1.0) as progress:
+    with note_if_interrupted(kept), make_progress("starting", total=1.0) as progress:
         from tta_panda.data.make import make_corrupted
 
         rows = make_corrupted(
             name,
             clean.expanduser(),
             output.expanduser(),
-            words(corruption),
-            numbers(severity),
+            split_commas(corruption),
+            parse_ints(severity),
             seed=seed,
             workers=workers,
             frost=frost,
@@ -60,15 +67,21 @@ def download(
     keep: Annotated[bool, typer.Option("--keep-archives", help="Do not delete unpacked archives.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch a published data set, verify and unpack it. After an interruption, run the command again to resume."""
+    """Download a published data set, verify and unpack it; again to resume.
+
+    \b
+    Examples:
+      tta-panda data download cifar10-c -o data
+      tta-panda data download imagenet-c --parts blur,weather
+    """
     kept = f"What has arrived is in {output}; the same command fetches the rest."
-    with keeping(kept), make_progress("connecting", total=None, in_bytes=True) as progress:
+    with note_if_interrupted(kept), make_progress("connecting", total=None, in_bytes=True) as progress:
         from tta_panda.data.download import download as fetch
 
         rows = fetch(
             name,
             output.expanduser(),
-            parts=tuple(words(parts)) if parts else (),
+            parts=tuple(split_commas(parts)) if parts else (),
             mirror=mirror,
             keep_archives=keep,
             announce=progress.console.print,
@@ -84,7 +97,13 @@ def check(
     root: Annotated[Path, typer.Argument(help="Folder of the data sets.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Verify the data sets in a folder and say what is missing. Fails if something is damaged."""
+    """Verify the data sets in a folder; exit with 1 if something is damaged.
+
+    \b
+    Examples:
+      tta-panda data check data
+      tta-panda data check data --json
+    """
     from tta_panda.data import check_data
 
     findings = check_data(root.expanduser())

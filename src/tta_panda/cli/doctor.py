@@ -10,7 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tta_panda.cli.common import JsonOption, print_json
+from tta_panda.cli.common import print_json
+from tta_panda.cli.options import JsonOption
 from tta_panda.progress import make_console
 
 PURPOSES = {
@@ -25,7 +26,13 @@ PURPOSES = {
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Print versions, devices and cache folders, and the command that installs what is missing."""
+    """Print versions, devices, caches, and how to install what is missing.
+
+    \b
+    Examples:
+      tta-panda doctor
+      tta-panda doctor --json
+    """
     report = {"versions": _versions(), "devices": _devices(), "folders": _folders(), "missing": _missing()}
     if as_json:
         print_json([], **report)
@@ -81,19 +88,12 @@ def _devices() -> dict[str, str]:
 
 
 def _folders() -> dict[str, str]:
-    import open_clip
     from huggingface_hub import constants
 
-    from tta_panda.models.names import CLIP_CACHE, weights_here
+    from tta_panda.models.names import CLIP_CACHE
 
-    hub, clip = Path(constants.HF_HUB_CACHE), CLIP_CACHE.expanduser()
-    published = open_clip.list_pretrained()
-    here = [f"{name}:{tag}" for name, tag in published if weights_here(open_clip.get_pretrained_cfg(name, tag))]
-    return {
-        "hub cache": f"{hub} ({_state(hub)})",
-        "open_clip cache": f"{clip} ({_state(clip)})",
-        "open_clip weights here": ", ".join(here) or "none",
-    }
+    folders = {"hub cache": Path(constants.HF_HUB_CACHE), "open_clip cache": CLIP_CACHE.expanduser()}
+    return {name: f"{folder} ({_state(folder)})" for name, folder in folders.items()}
 
 
 def _state(folder: Path) -> str:

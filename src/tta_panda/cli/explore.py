@@ -23,7 +23,13 @@ def explore(
     ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
-    """Explore batches, streams, results and videos on a page in the browser, until Ctrl-C."""
+    """Explore batches, streams, results and videos in the browser, until Ctrl-C.
+
+    \b
+    Examples:
+      tta-panda explore
+      tta-panda explore --model ViT-B-32-quickgelu:openai --port 8000
+    """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
     try:
         import gradio  # noqa: F401

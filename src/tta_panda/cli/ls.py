@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import JsonOption, print_json, print_rows
+from tta_panda.cli.common import print_json, print_rows
+from tta_panda.cli.options import JsonOption
 from tta_panda.errors import UnknownNameError
 from tta_panda.progress import make_console
 
@@ -22,7 +23,13 @@ def ls(
     pattern: Annotated[str, typer.Argument(help="Shell wildcard, as in 'ViT-B*'.")] = "*",
     as_json: JsonOption = False,
 ) -> None:
-    """List methods (with their options), models, data sets, presets of the paper, its experiments, or corruptions."""
+    """List methods with their options, models, data sets, presets, experiments or corruptions.
+
+    \b
+    Examples:
+      tta-panda ls methods
+      tta-panda ls models 'ViT-B*' --json
+    """
     if kind not in _KINDS:
         raise UnknownNameError("kind of list", kind, _KINDS)
     rows = [row for row in _KINDS[kind](pattern) if fnmatch.fnmatchcase(row["name"], pattern)]
@@ -78,13 +85,16 @@ def _presets(_pattern: str) -> Rows:
 
 def _experiments(_pattern: str) -> Rows:
     from tta_panda.experiments import EXPERIMENTS
-    from tta_panda.experiments.setup import QUICK_SEEDS, Setup
+    from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
 
-    full, quick = Setup(), Setup(quick=True, seeds=QUICK_SEEDS)
+    full, quick = Setup(seeds=[0]), Setup(quick=True, seeds=[0])  # every run is made with every seed
     rows: Rows = []
     for name, experiment in EXPERIMENTS.items():
         facts = {"about": f"{experiment.title}. {experiment.about}", "in the paper": experiment.in_paper or None}
-        runs = {"runs": len(experiment.runs(full)), "quick": len(experiment.runs(quick))}
+        runs = {
+            "runs": len(experiment.runs(full)) * len(PAPER_SEEDS),
+            "quick": len(experiment.runs(quick)) * len(QUICK_SEEDS),
+        }
         rows.append({"name": name, **facts, **runs, "needs": experiment.needs(full)})
     return rows
 

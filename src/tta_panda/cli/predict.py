@@ -1,4 +1,4 @@
-"""`tta-panda predict`: the classes of your own pictures."""
+"""`tta-panda predict`: the classes of your own images."""
 
 from __future__ import annotations
 
@@ -13,9 +13,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tta_panda.cli.common import JsonOption, keeping, print_json, say, words
-from tta_panda.cli.engines import LOCAL, RAY, AddressOption, DeviceOption, EngineOption, EngineOptions, GpusOption
-from tta_panda.cli.runs import BackendOption, IgnoreOrientationOption, PrecisionOption, PresetOption
+from tta_panda.cli.common import note_if_interrupted, print_json, say, split_commas
+from tta_panda.cli.options import (
+    DISTRIBUTION,
+    INPUT,
+    METHOD,
+    MODEL,
+    OUTPUT,
+    RAY,
+    BackendOption,
+    ExecutionOptions,
+    IgnoreOrientationOption,
+    JsonOption,
+    PrecisionOption,
+    PresetOption,
+    SettingsOption,
+)
 from tta_panda.errors import DataError, InvalidInputError, WorkerError
 from tta_panda.escapes import printable
 from tta_panda.evaluation.config import EMBEDDED
@@ -32,82 +45,82 @@ _PATH_LENGTH = 50  # letters
 
 
 def predict(
-    paths: Annotated[
-        list[str] | None, typer.Argument(help="Pictures, folders (all below them), globs; - reads paths from stdin.")
-    ] = None,
+    *,
+    paths: Annotated[list[str] | None, typer.Argument(help="Images, folders, globs; - reads paths from stdin.")] = None,
     classes: Annotated[
-        str | None, typer.Option("--classes", help="Comma-separated class names.", show_default="the sub-folders")
+        str | None,
+        typer.Option(metavar="NAMES", help="Class names, comma-separated.", show_default="the sub-folders", **INPUT),
     ] = None,
-    classes_file: Annotated[Path | None, typer.Option("--classes-file", help="Text file, one class per line.")] = None,
-    template: Annotated[
-        list[str] | None, typer.Option("--template", help="Prompt with {} for the class name; several are averaged.")
+    classes_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Class names, one per line.", **INPUT)
     ] = None,
-    model: Annotated[str, typer.Option("--model", help="See: tta-panda ls models.")] = EMBEDDED.model,
-    method: Annotated[str, typer.Option("--method", help="See: tta-panda ls methods.")] = "clip+panda",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Option of the method or of Panda, as name=value; repeatable.")
-    ] = None,
-    preset: PresetOption = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Pictures per batch.")] = 100,
+    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images per batch.", **INPUT)] = 100,
     order: Annotated[
-        str, typer.Option("--order", help="sequential, or shuffled: better for folders that are sorted by class.")
+        str, typer.Option(metavar="NAME", help="sequential, or shuffled (for sorted folders).", **INPUT)
     ] = "sequential",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of negatives, views and order.")] = 0,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="CSV, JSONL or Parquet, by suffix.", show_default="stdout")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an --output that was interrupted.")] = False,
-    state: Annotated[
-        Path | None,
-        typer.Option("--state", help="File of the method's state: loaded first if it exists, written at the end."),
-    ] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Page of thumbnails and predictions.")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Random seed.", **INPUT)] = 0,
     watch: Annotated[
-        Path | None, typer.Option("--watch", help="Predict pictures that appear in this folder, until Ctrl-C.")
+        Path | None, typer.Option(metavar="DIR", help="Predict images as they appear here.", **INPUT)
     ] = None,
     until_idle: Annotated[
-        float | None, typer.Option("--until-idle", help="With --watch: end after this many seconds without a picture.")
+        float | None, typer.Option(metavar="SECONDS", help="With --watch: end when idle this long.", **INPUT)
     ] = None,
-    skip_broken: Annotated[
-        bool, typer.Option("--skip-broken/--no-skip-broken", help="Exit with 0 even if pictures cannot be read.")
-    ] = True,
+    no_skip_broken: Annotated[
+        bool, typer.Option("--no-skip-broken", help="Exit with 1 if an image cannot be read.", **INPUT)
+    ] = False,
+    max_pixels: Annotated[int, typer.Option(metavar="N", min=1, help="Skip larger images.", **INPUT)] = 100_000_000,
     ignore_orientation: IgnoreOrientationOption = False,
-    max_pixels: Annotated[
-        int, typer.Option("--max-pixels", min=1, help="Skip pictures of more pixels than this.")
-    ] = 100_000_000,
+    model: Annotated[str, typer.Option(metavar="NAME", help="Model: tta-panda ls models.", **MODEL)] = EMBEDDED.model,
+    template: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Prompt with {} for the class; repeatable.", **MODEL)
+    ] = None,
     precision: PrecisionOption = "fp32",
     backend: BackendOption = "torch",
-    engine: EngineOption = LOCAL,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes.", show_default="1")] = None,
-    shard_size: Annotated[
-        int, typer.Option("--shard-size", min=1, help="Pictures of a shard, with several --workers or --engine ray.")
-    ] = 1000,
-    address: AddressOption = None,
-    gpus_per_worker: GpusOption = None,
-    device: DeviceOption = "auto",
+    method: Annotated[str, typer.Option(metavar="NAME", help="Method: tta-panda ls methods.", **METHOD)] = "clip+panda",
+    settings: SettingsOption = None,
+    preset: PresetOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help=".csv, .jsonl or .parquet.", show_default="stdout", **OUTPUT
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted --output.", **OUTPUT)] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Page of thumbnails.", **OUTPUT)] = None,
+    state: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="State of the method: load it, then save it.", **OUTPUT)
+    ] = None,
     as_json: JsonOption = False,
+    execution: ExecutionOptions,
+    shard_size: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Images per task of several workers.", **DISTRIBUTION)
+    ] = 1000,
 ) -> None:
-    """Predict the classes of pictures, beside what the plain classifier predicts.
+    """Predict the classes of images, beside what the plain classifier predicts.
 
-    Rows are written as they come. A run that was killed has all finished batches in its --output, and --resume
-    continues it: the file is the same as that of a run without interruption.
+    Rows are written as they come. An interrupted command has all finished
+    batches in its --output; the same command with --resume completes the file,
+    which is then the same as without interruption.
+
+    \b
+    Examples:
+      tta-panda predict photos --classes cat,dog,bird -o predictions.csv
+      tta-panda predict --watch inbox --classes-file classes.txt -o rows.jsonl
     """
-    if watch and paths:
-        raise InvalidInputError("Give either paths or --watch FOLDER, not both.")
-    engines = EngineOptions(engine, workers, address, gpus_per_worker, device)
-    is_sharded = engines.checked_engine() == RAY or (workers or 1) > 1
     places = [str(watch)] if watch else list(paths or [])
+    sharded = execution.engine == RAY or (execution.workers or 1) > 1
     refused = {
-        "Name pictures, folders or globs, or - for paths on stdin: tta-panda predict photos": not places,
+        "Give either paths or --watch FOLDER, not both.": watch and paths,
+        "Name images, folders or globs, or - for paths on stdin: tta-panda predict photos": not places,
         "Give either - or paths, not both.": STDIN in places and len(places) > 1,
         "--html needs --output, too: the page is made of its rows.": html and not output,
         "--resume continues a file of predictions; give its --output.": resume and not output,
         f"--order is sequential or shuffled, got {order!r}.": order not in ("sequential", "shuffled"),
         "Only a list of files can be shuffled, not --watch or -.": order == "shuffled" and (watch or STDIN in places),
         "--until-idle belongs to --watch.": until_idle is not None and not watch,
-        "Several workers write to a file; give --output.": is_sharded and not output,
-        "Each shard of several workers is a stream of its own: omit --state.": is_sharded and state,
-        "Only a list of files can be divided among workers, not --watch.": is_sharded and watch,
+        "Several workers write to a file; give --output.": sharded and not output,
+        "Each shard of several workers is a stream of its own: omit --state.": sharded and state,
+        "Only a list of files can be divided among workers, not --watch.": sharded and watch,
         "Give either --classes or --classes-file.": classes is not None and classes_file is not None,
     }
     for message, is_wrong in refused.items():
@@ -118,50 +131,46 @@ def predict(
     from tta_panda.images import Decoding
     from tta_panda.methods.factory import parse_setting
     from tta_panda.prediction.job import PredictionConfig, PredictionJob
+    from tta_panda.prediction.reading import watch_folder
 
-    names = words(classes) if classes is not None else read_lines(classes_file) if classes_file else None
     config = PredictionConfig(
         model=model,
         method=method,
         places=tuple(Path(place) for place in places if place != STDIN),
-        classes=names,
+        classes=split_commas(classes) if classes is not None else read_lines(classes_file) if classes_file else None,
         templates=template or None,
         preset=preset,
         options=dict(parse_setting(text) for text in settings or []),
         seed=seed,
-        device=engines.usable_device(),
+        device=execution.usable_device(),
         precision=precision,
         backend=backend,
         decoding=Decoding(upright=not ignore_orientation, max_pixels=max_pixels),
         batch_size=batch_size,
     )
-    executor = engines.make_executor(1) if is_sharded else None
-    job = PredictionJob(config, output, state, executor, shard_size)
+    job = PredictionJob(config, output, state, execution.make_executor(1) if sharded else None, shard_size)
     _check_distinct(job, html)
-    pictures = [] if watch else _find_pictures(places, seed if order == "shuffled" else None)
+    images = [] if watch else _find_images(places, seed if order == "shuffled" else None)
     kept = "Nothing is kept; with --output FILE, --resume can continue."
     if output:
         kept = f"What is predicted is kept; the same command with --resume completes {output}."
-    rows: list[dict[str, object]] = []
-    with keeping(kept), job.open(resume=resume) as is_open:
-        if is_open and watch:
-            from tta_panda.prediction.reading import watch_folder
-
-            with _ended_by_signals() as stop:
-                new = watch_folder(watch, set(job.predicted_paths()), until_idle=until_idle, stop=stop)
-                _run(job, new, rows if as_json else None, from_start=False)
-        elif is_open:
-            _run(job, pictures, rows if as_json else None)
-        else:
+    rows: list[dict[str, object]] | None = [] if as_json else None
+    with note_if_interrupted(kept), job.open(resume=resume) as is_open:
+        if not is_open:
             say(f"{output} is complete; there is nothing to resume.")
+        elif watch:
+            with _stopped_by_signals() as stop:
+                new = watch_folder(watch, set(job.predicted_paths()), until_idle=until_idle, stop=stop)
+                _run(job, new, rows, from_start=False)
+        else:
+            _run(job, images, rows)
         if output and html:
             _write_page(html, output, config)
-    files = {"output": output and str(output), "page": html and str(html)}
     if as_json:
-        print_json(rows, **job.summary.facts(), **files)
+        print_json(rows or [], **job.summary.facts(), output=output and str(output), page=html and str(html))
     elif is_open:
         print_summary(method, job.summary, {"Predictions": output, "State": state, "Page": html})
-    raise typer.Exit(int(job.summary.skipped > 0 and not skip_broken))
+    raise typer.Exit(int(job.summary.skipped > 0 and no_skip_broken))
 
 
 def _check_distinct(job: PredictionJob, html: Path | None) -> None:
@@ -183,7 +192,7 @@ def _write_page(page: Path, output: Path, config: PredictionConfig) -> None:
     write_contact_sheet(page, add_thumbnails(read_rows(output), config.decoding), config.method, config.model)
 
 
-def _find_pictures(places: Sequence[str], seed: int | None) -> Iterable[str]:
+def _find_images(places: Sequence[str], seed: int | None) -> Iterable[str]:
     """Paths in the order of the stream, shuffled if there is a seed; a list unless they come from stdin."""
     import numpy as np
 
@@ -196,13 +205,13 @@ def _find_pictures(places: Sequence[str], seed: int | None) -> Iterable[str]:
     if found.skipped:
         say(str(found))
     if not found.paths:
-        raise DataError(f"There are no pictures in {', '.join(places)}.")
+        raise DataError(f"There are no images in {', '.join(places)}.")
     paths = [str(path) for path in found.paths]
     return paths if seed is None else [paths[i] for i in np.random.default_rng(seed).permutation(len(paths))]
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[threading.Event]:
+def _stopped_by_signals() -> Iterator[threading.Event]:
     """An event that Ctrl-C and SIGTERM set, so that watching a folder ends after the batch that is under way."""
     stop = threading.Event()
     before = {each: signal.signal(each, lambda *_: stop.set()) for each in (signal.SIGINT, signal.SIGTERM)}
@@ -242,7 +251,7 @@ def _run(
                     typer.echo("".join(map(_line if on_terminal else csv_row, predictions)), nl=False)
         except WorkerError as error:
             raise WorkerError(
-                f"Only the first {job.summary.pictures:,} pictures are predicted: {error} The same command with "
+                f"Only the first {job.summary.pictures:,} images are predicted: {error} The same command with "
                 "--resume tries again."
             ) from error
 
@@ -263,7 +272,7 @@ def print_summary(method: str, summary: Summary, files: dict[str, Path | None]) 
     console = make_console(stderr=files["Predictions"] is None)
     facts, read = summary.facts(), summary.pictures - summary.skipped
     speed = f"{facts['pictures_per_second']:.1f} per second, the encoder busy {facts['busy']:.0%} of the time"
-    console.print(f"{read:,} pictures in {facts['seconds']:.1f} s: {speed}")
+    console.print(f"{read:,} images in {facts['seconds']:.1f} s: {speed}")
     if summary.skipped:
         console.print(f"{summary.skipped:,} skipped:")
         for path, reason in summary.reasons.items():
@@ -278,7 +287,7 @@ def print_summary(method: str, summary: Summary, files: dict[str, Path | None]) 
         gain = f"{100 * facts['gain']:+.1f} points, paired 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
         accuracy = f"accuracy {facts['plain_accuracy']:.1%} -> {facts['accuracy']:.1%} ({gain})"
         bias = f"prediction bias {facts['plain_bias']:.3f} -> {facts['bias']:.3f}"
-        console.print(f"{summary.labelled:,} labelled pictures: {accuracy}, {bias}", soft_wrap=True)
+        console.print(f"{summary.labelled:,} labelled images: {accuracy}, {bias}", soft_wrap=True)
     for name, file in files.items():
         if file is not None:
             console.print(f"{name}: {file}", soft_wrap=True)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tta_panda.cli.common import JsonOption, print_json
+from tta_panda.cli.common import print_json
+from tta_panda.cli.options import JsonOption
 from tta_panda.progress import make_console
 
 if TYPE_CHECKING:
@@ -29,10 +30,18 @@ def report(
         Path | None, typer.Option("--output", "-o", help="The page.", show_default="report.html in the folder")
     ] = None,
     csv: Annotated[Path | None, typer.Option("--csv", help="File for one row per record.")] = None,
-    parquet: Annotated[Path | None, typer.Option("--parquet", help="The same rows; needs tta-panda[parquet].")] = None,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", help="The same rows; needs tta-panda\\[parquet].")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the tables of a folder of records, and write them and an HTML report."""
+    """Print the tables of a folder of records, and write them and an HTML report.
+
+    \b
+    Examples:
+      tta-panda report runs
+      tta-panda report runs --csv records.csv
+    """
     from tta_panda.evaluation.store import RunStore
     from tta_panda.files import csv_rows, flat, parquet_rows, save_file
     from tta_panda.reporting.comparison import read_comparisons

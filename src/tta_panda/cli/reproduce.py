@@ -8,162 +8,122 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tta_panda.cli import engines as where
 from tta_panda.cli import runs
-from tta_panda.cli.common import JsonOption, numbers, print_json, words
+from tta_panda.cli.common import parse_ints, print_json, split_commas
+from tta_panda.cli.options import INPUT, METHOD, OUTPUT, ExecutionOptions, JsonOption, RunOptions
 from tta_panda.errors import InvalidInputError
 from tta_panda.progress import make_console
 
 if TYPE_CHECKING:
+    from tta_panda.evaluation.config import RunConfig
     from tta_panda.evaluation.run import Outcome
     from tta_panda.experiments.base import Experiment
     from tta_panda.experiments.setup import Beta, Setup
-    from tta_panda.methods.presets import Preset
     from tta_panda.reporting.cells import Cell
     from tta_panda.reporting.page import Part, Section
-
-ALL = "all"
 
 Outcomes = Mapping[tuple[str, bool], "Outcome"]
 """By the name of a setup, and whether the runs are timed."""
 
 
 def reproduce(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            help="all; paper or beyond: what is in the paper, or is not; or names: tta-panda ls experiments."
-        ),
-    ],
-    model: runs.ModelOption = None,
-    data: runs.DataOption = None,
-    preset: Annotated[
-        str | None, typer.Option("--preset", help="The paper's benchmarks, comma-separated, or all.")
-    ] = None,
+    *,
+    names: Annotated[list[str], typer.Argument(help="all, paper, beyond, or names: tta-panda ls experiments.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer images, seeds and settings: minutes.", **INPUT)] = False,
     seed: Annotated[
-        str | None, typer.Option("--seed", help="Random seeds, as 0,1,2 or 0-4.", show_default="0-4; quick: 0,1")
+        str | None,
+        typer.Option(metavar="N", help="Random seeds, as 0,1,2 or 0-4.", show_default="0-4; quick: 0,1", **INPUT),
     ] = None,
-    limit: runs.LimitOption = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer images, seeds, corruptions and grid points: takes minutes.")
-    ] = False,
-    protocol: runs.ProtocolOption = "paper",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Option of methods or of Panda, as name=value; repeatable. beta=paper: the preset's, the default of "
-            "the paper's benchmarks; beta=auto: without labels; beta=grid: best of the paper's search, beside auto.",
-        ),
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="The paper's benchmarks, comma-separated, or all.", **METHOD)
     ] = None,
-    templates: runs.TemplatesOption = None,
-    precision: runs.PrecisionOption = "fp32",
-    backend: runs.BackendOption = "torch",
-    preprocess: runs.PreprocessOption = "batched",
-    ignore_orientation: runs.IgnoreOrientationOption = False,
-    data_root: runs.DataRootOption = None,
-    image_list: runs.ImageListOption = None,
-    skip_broken: runs.SkipBrokenOption = False,
-    engine: where.EngineOption = where.LOCAL,
-    workers: where.WorkersOption = None,
-    address: where.AddressOption = None,
-    gpus_per_worker: where.GpusOption = None,
-    device: where.DeviceOption = "auto",
-    cache: runs.CacheOption = None,
-    output: runs.OutputOption = Path("reproduction"),
-    shard: runs.ShardOption = None,
-    dry_run: runs.DryRunOption = False,
-    throughput: runs.ThroughputOption = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Records, tables, figures, report.", **OUTPUT)
+    ] = Path("reproduction"),
     as_json: JsonOption = False,
+    run: RunOptions,
+    execution: ExecutionOptions,
 ) -> None:
-    """Make tables and figures of the paper and beyond from records; runs that have a record are not made again.
+    """Make the paper's tables and figures, and others beyond it, from records.
 
-    Uses the embedded model and data by default.
+    Runs that have a record are not repeated. The embedded model and data are
+    the default.
+
+    With --set, beta=paper is the preset's beta (the default of the paper's
+    benchmarks), beta=auto chooses it without labels (the default elsewhere),
+    and beta=grid reports the best of the paper's search beside auto.
+
+    \b
+    Examples:
+      tta-panda reproduce all --quick
+      tta-panda reproduce table-main --preset cifar10-c --data-root data
     """
-    from tta_panda.evaluation.config import EMBEDDED
     from tta_panda.evaluation.plan import select_shard
     from tta_panda.evaluation.store import RunStore
     from tta_panda.experiments import select_experiments
-    from tta_panda.experiments.paper import BACKBONES
-    from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
-    from tta_panda.methods.factory import parse_setting
 
-    with runs.keeping_records(output):
+    with runs.note_where_records_are(output):
         experiments = select_experiments(names)
-        seeds = tuple(dict.fromkeys(numbers(seed))) if seed else QUICK_SEEDS if quick else PAPER_SEEDS
-        setups: dict[str, Setup] = {}
-        for named in _presets(preset, data):
-            stream, sources, values = runs.resolve(
-                named,
-                model=model,
-                data=data,
-                templates=templates,
-                data_root=data_root,
-                image_list=image_list,
-                skip_broken=skip_broken,
-                limit=limit,
-                precision=precision,
-                backend=backend,
-                preprocess=preprocess,
-                ignore_orientation=ignore_orientation,
-            )
-            chosen = dict(parse_setting(text) for text in settings or [])
-            beta = _checked_beta(chosen.pop("beta", "paper" if named and named.name in BACKBONES else "auto"))
-            name = named.name if named else data or EMBEDDED.data
-            setups[name] = Setup(stream, sources, values, protocol, chosen, seeds, beta, quick)
-
+        setups = _setups(run, preset, parse_ints(seed) if seed else None, quick)
+        # The same run may exist in both folders: alone and timed, or while it shared encoder passes with others.
+        stores = {False: RunStore(output / "records"), True: RunStore(output / "records" / "timed")}
         planned = {
-            (name, timed): select_shard(_runs(experiments, setup, timed), shard)
-            for timed in (False, True)  # runs that share passes and cores first
+            (name, timed): runs.PlannedRuns(
+                select_shard(_runs(experiments, setup, timed), run.shard), store, setup.sources, timed
+            )
+            for timed, store in stores.items()  # runs that share passes and cores first
             for name, setup in setups.items()
         }
-        # The same run may exist in both folders: alone and timed, or while it shared encoder passes with others.
-        stores = {
-            timed: RunStore(output / "records" / "timed" if timed else output / "records") for timed in (False, True)
-        }
-        if runs.is_dry_run(dry_run, throughput):
-            works = [
-                (configs, stores[timed], setups[name].sources, timed) for (name, timed), configs in planned.items()
-            ]
-            runs.print_dry_run(works, throughput, as_json)
+        if run.dry_run:
+            runs.print_dry_run(list(planned.values()), run, as_json)
             return
-        engines = where.EngineOptions(engine, workers, address, gpus_per_worker, device)
         outcomes = {
-            (name, timed): runs.run_with_progress(
-                configs, stores[timed], setups[name].sources, engines, cache, timed=timed
-            )
-            for (name, timed), configs in planned.items()
-            if configs or any(each.timed == timed for each in experiments)
+            (name, timed): runs.run_with_progress(work, execution, run.cache)
+            for (name, timed), work in planned.items()
+            if work.configs or any(each.timed == timed for each in experiments)
         }
-        parts = {} if shard else _parts(experiments, setups, outcomes, output)
-        if not as_json:
-            _print_parts(list(parts.values()))
-        page = output / (experiments[0].name if len(experiments) == len(setups) == 1 else "") / "report.html"
-        if not shard:
-            planned_keys = {config.key for configs in planned.values() for config in configs}
-            _write_page(page, list(parts.values()), planned_keys, outcomes)
-        count, existed = sum(map(len, planned.values())), sum(outcome.existed for outcome in outcomes.values())
+        count = sum(len(work.configs) for work in planned.values())
+        existed = sum(outcome.existed for outcome in outcomes.values())
+        suffix = f" ({existed} of {count} runs existed already)" if existed else ""
+        parts = {} if run.shard else _parts(experiments, setups, outcomes, output)
+        page = None
+        if parts:
+            page = output / (experiments[0].name if len(experiments) == len(setups) == 1 else "") / "report.html"
+            keys = {config.key for work in planned.values() for config in work.configs}
+            _write_page(page, list(parts.values()), keys, outcomes)
         if as_json:
             rows = [_json_row(section, folder) for folder, part in parts.items() for section in part.sections]
             missing = [row for outcome in outcomes.values() for row in outcome.missing()]
-            print_json(rows, runs=count, skipped=existed, missing=missing, report=None if shard else str(page))
+            print_json(rows, runs=count, skipped=existed, missing=missing, report=page and str(page))
         else:
-            suffix = f" ({existed} of {count} runs existed already)" if existed else ""
-            typer.echo(f"{count} runs, with records in {output}{suffix}" if shard else f"\nReport: {page}{suffix}")
-        raise typer.Exit(max((runs.exit_code(outcome) for outcome in outcomes.values()), default=0))
+            _print_parts(list(parts.values()))
+            typer.echo(f"\nReport: {page}{suffix}" if page else f"{count} runs, with records in {output}{suffix}")
+        raise typer.Exit(runs.exit_code(outcomes.values()))
 
 
-def _presets(names: str | None, data: str | None) -> list[Preset | None]:
-    """The presets that were asked for. The paper's data are run as the paper runs them, without being asked."""
+def _setups(run: RunOptions, presets: str | None, seeds: Sequence[int] | None, quick: bool) -> dict[str, Setup]:
+    """A setup for each preset that was asked for, by name. The paper's data are run as the paper runs them."""
     from tta_panda.experiments.paper import BACKBONES
+    from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
     from tta_panda.methods.presets import get_preset
 
-    if names is None:
-        return [get_preset(data) if data in BACKBONES else None]
-    chosen = list(BACKBONES) if names == ALL else list(dict.fromkeys(words(names)))
-    if len(chosen) > 1 and data:
+    if presets is None:
+        chosen = [get_preset(run.data) if run.data in BACKBONES else None]
+    else:
+        chosen = [
+            get_preset(name) for name in (BACKBONES if presets == "all" else dict.fromkeys(split_commas(presets)))
+        ]
+    if len(chosen) > 1 and run.data:
         raise InvalidInputError(f"--preset names {len(chosen)} benchmarks, each with its data: omit --data.")
-    return [get_preset(name) for name in chosen]
+    seeds = tuple(dict.fromkeys(seeds or (QUICK_SEEDS if quick else PAPER_SEEDS)))
+    setups = {}
+    for preset in chosen:
+        stream, sources, values = run.resolve(preset)
+        settings = run.parsed_settings()
+        beta = _checked_beta(settings.pop("beta", "paper" if preset and preset.name in BACKBONES else "auto"))
+        name = preset.name if preset else stream.data
+        setups[name] = Setup(stream, sources, values, run.protocol, settings, seeds, beta, quick)
+    return setups
 
 
 def _checked_beta(value: Any) -> Beta:
@@ -173,7 +133,7 @@ def _checked_beta(value: Any) -> Beta:
     raise InvalidInputError(f"beta is {', '.join(words)} or a number, got {value!r}.")
 
 
-def _runs(experiments: Sequence[Experiment], setup: Setup, timed: bool) -> list[Any]:
+def _runs(experiments: Sequence[Experiment], setup: Setup, timed: bool) -> list[RunConfig]:
     """The runs of experiments, each once."""
     own = [config for each in experiments if each.timed == timed for config in each.runs(setup)]
     return list({config.key: config for config in own}.values())

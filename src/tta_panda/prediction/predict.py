@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from tta_panda.images import AS_SHOWN, Decoding
 from tta_panda.methods.base import Method, adapt_beside_plain
 from tta_panda.models.base import framing_of
 from tta_panda.options import Count, check_option
-from tta_panda.prediction.reading import Decoded, Pause, Picture, decode, read_batches
+from tta_panda.prediction.reading import Pause, Picture, decode, read_batches
 from tta_panda.prediction.summary import Summary
 from tta_panda.progress import make_progress
 
@@ -46,6 +47,19 @@ class Prediction:
     plain_probability: float | None = None
     error: str | None = None
     """Why the picture cannot be read."""
+
+    @classmethod
+    def of(
+        cls, index: int, path: str | None, label: str | None, class_names: Sequence[str], own: Tensor, plain: Tensor
+    ) -> Self:
+        """From the probabilities (K,) of the method and of the plain classifier."""
+        values, classes = own.topk(min(TOP, len(class_names)))
+        top = tuple((class_names[k], value) for k, value in zip(classes.tolist(), values.tolist(), strict=True))
+        (predicted, probability), (_, second) = top[:2]
+        k = int(plain.argmax())
+        return cls(
+            index, path, label, predicted, probability, probability - second, top, class_names[k], float(plain[k])
+        )
 
     @property
     def changed(self) -> bool:
@@ -117,18 +131,22 @@ def predict_batches(
         first: index of the first picture.
     """
     fitted = partial(decode, framing=framing_of(method.classifier.model), decoding=decoding)
+    names = method.classifier.class_names
     since = time.perf_counter()
     for decoded in read_batches(pictures, fitted, batch_size):
         start = time.perf_counter()
-        own, plain = _probabilities(method, [each.image for each in decoded if each.image is not None])
+        own, plain = _probabilities(method, [image for _, image in decoded if isinstance(image, Tensor)])
         busy = time.perf_counter() - start
         probabilities = iter(zip(own, plain, strict=True))
-        predictions = [
-            _prediction(index, each, label_of(each.path) if each.path else None, method, probabilities)
-            for index, each in enumerate(decoded, first)
-        ]
+        predictions = []
+        for index, (path, image) in enumerate(decoded, first):
+            label = label_of(path) if path else None
+            if isinstance(image, BrokenImageError):
+                predictions.append(Prediction(index, path, label, error=image.reason))
+            else:
+                predictions.append(Prediction.of(index, path, label, names, *next(probabilities)))
         now = time.perf_counter()
-        summary.add(Summary.of_batch(method.classifier.class_names, predictions, own, plain, now - since, busy))
+        summary.add(Summary.of_batch(names, predictions, own, plain, now - since, busy))
         first, since = first + len(predictions), now
         yield predictions
 
@@ -141,27 +159,3 @@ def _probabilities(method: Method, images: list[Tensor]) -> tuple[Tensor, Tensor
         return nothing, nothing
     own, plain = adapt_beside_plain(method, images)
     return own.softmax(dim=1).cpu(), plain.softmax(dim=1).cpu()
-
-
-def _prediction(
-    index: int, decoded: Decoded, label: str | None, method: Method, probabilities: Iterator[tuple[Tensor, Tensor]]
-) -> Prediction:
-    if decoded.error is not None:
-        return Prediction(index, decoded.path, label, error=decoded.error.reason)
-    names = method.classifier.class_names
-    own, plain = next(probabilities)
-    values, classes = own.topk(min(TOP, len(names)))
-    top = tuple((names[k], value) for k, value in zip(classes.tolist(), values.tolist(), strict=True))
-    (predicted, probability), (_, next_probability) = top[:2]
-    plain_class = int(plain.argmax())
-    return Prediction(
-        index,
-        decoded.path,
-        label,
-        predicted,
-        probability,
-        probability - next_probability,
-        top,
-        names[plain_class],
-        float(plain[plain_class]),
-    )

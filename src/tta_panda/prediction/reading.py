@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -49,24 +48,19 @@ class Pause:
 PAUSE: Final = Pause()
 
 
-@dataclass(frozen=True, eq=False)
-class Decoded:
-    """A picture as the model takes it, or the reason why it cannot be read."""
-
-    path: str | None
-    image: Tensor | None = None  # (3, H, W), uint8 or floats in [0, 1]
-    error: BrokenImageError | None = None
+Decoded = tuple[str | None, Tensor | BrokenImageError]
+"""The path of a picture from a file, and its pixels as the model takes them (3, H, W), or why it cannot be read."""
 
 
 def decode(picture: Picture, framing: int | Framing, decoding: Decoding = AS_SHOWN) -> Decoded:
-    """A picture of any kind in a model's size, with the path of a file."""
+    """Decode a picture of any kind, resized and cropped to a model's size."""
     if not isinstance(picture, str | os.PathLike):
-        return Decoded(None, as_batch([picture], framing)[0])
+        return None, as_batch([picture], framing)[0]
     path = os.fspath(picture)
     try:
-        return Decoded(path, torch.tensor(read_image(Path(path), framing, decoding)).permute(2, 0, 1))
+        return path, torch.tensor(read_image(Path(path), framing, decoding)).permute(2, 0, 1)
     except BrokenImageError as error:
-        return Decoded(path, error=error)
+        return path, error
 
 
 def read_batches(
@@ -79,9 +73,9 @@ def read_batches(
     piece: list[Decoded] = []
     usable = 0
     for decoded in _map_ahead(decode, pictures, 2 * batch_size):
-        if isinstance(decoded, Decoded):
+        if not isinstance(decoded, Pause):
             piece.append(decoded)
-            usable += decoded.image is not None
+            usable += isinstance(decoded[1], Tensor)
         if piece and (usable == batch_size or len(piece) == _MAX_PIECE or isinstance(decoded, Pause)):
             yield piece
             piece, usable = [], 0

@@ -1,0 +1,60 @@
+"""What the tabs share: models and data to choose from, errors on the page, and class names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import gradio as gr
+
+from tta_panda.app.drawing import cell
+from tta_panda.data import CLEAN, DATASETS
+from tta_panda.data.corruptions import ALL_CORRUPTIONS
+from tta_panda.errors import TtaPandaError
+from tta_panda.evaluation.metrics import StreamMetrics
+from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
+from tta_panda.reporting.cells import BIAS
+
+DOMAINS = (CLEAN, *ALL_CORRUPTIONS)
+LABELS = "labels"
+NO_PROGRESS: Any = {"queue": False, "show_progress": "hidden"}
+"""For what takes milliseconds."""
+
+
+def embedded_data() -> list[str]:
+    """Names of the data sets that come with the package."""
+    return [name for name in DATASETS if DATASETS.get(name).embedded]
+
+
+@lru_cache(maxsize=2)  # models may be large
+def shared_model(name: str) -> ImageModel:
+    """A model by name, loaded once for all visitors of the page. Nothing that is done with it changes it."""
+    return load_model(name, device="auto")
+
+
+@lru_cache(maxsize=8)
+def shared_classifier(model: str, class_names: tuple[str, ...]) -> Classifier:
+    """The classifier of a model for these classes, made once."""
+    return make_classifier(shared_model(model), class_names)
+
+
+@contextmanager
+def errors_shown() -> Iterator[None]:
+    """Show errors of this package on the page, as what they say."""
+    try:
+        yield
+    except TtaPandaError as error:
+        raise gr.Error(str(error), print_exception=False) from error
+
+
+def split_names(text: str) -> list[str]:
+    """Class names that were written with commas between them."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def metric_cells(metrics: StreamMetrics | None) -> list[str]:
+    if metrics is None:
+        return [cell("–"), cell("–")]
+    return [cell(f"{metrics.accuracy:.1%}"), cell(f"{metrics.bias:.{BIAS.decimals}f}")]

@@ -1,0 +1,214 @@
+"""Options that several commands share. Each is declared once, as a field of a dataclass or as an annotated type."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from tta_panda.errors import InvalidInputError, UnknownNameError
+from tta_panda.evaluation.config import EMBEDDED, StreamConfig
+
+if TYPE_CHECKING:
+    from tta_panda.evaluation.plan import Sources
+    from tta_panda.executors import Executor
+    from tta_panda.methods.presets import Preset
+
+LOCAL, RAY = "local", "ray"
+
+PANELS = ("Input", "Model", "Method", "Output", "Distribution")
+"""Groups of options, in the order in which --help shows them."""
+_PANELS: list[Any] = [{"rich_help_panel": name} for name in PANELS]
+INPUT, MODEL, METHOD, OUTPUT, DISTRIBUTION = _PANELS
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.", **OUTPUT)]
+PresetOption = Annotated[
+    str | None,
+    typer.Option("--preset", metavar="NAME", help="Settings of a benchmark: tta-panda ls presets.", **METHOD),
+]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="An option of methods or of Panda; repeatable.", **METHOD),
+]
+PrecisionOption = Annotated[
+    str, typer.Option("--precision", metavar="NAME", help="Of the encoders: fp32, bf16 or fp16.", **MODEL)
+]
+BackendOption = Annotated[
+    str, typer.Option("--backend", metavar="NAME", help="torch, or openvino (frozen methods on a CPU).", **MODEL)
+]
+IgnoreOrientationOption = Annotated[
+    bool, typer.Option("--ignore-orientation", help="Ignore the EXIF orientation of image files.", **INPUT)
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What `bench` and `reproduce` run."""
+
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Data set: tta-panda ls data.", show_default="the preset's, or glyphs-c", **INPUT
+        ),
+    ] = None
+    data_root: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of data sets on disk.", **INPUT)] = None
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Maximum number of images per corruption.", **INPUT)
+    ] = None
+    image_list: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Use only these images; one name per line.", **INPUT)
+    ] = None
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Skip image files that cannot be decoded.", **INPUT)
+    ] = False
+    preprocess: Annotated[
+        str, typer.Option(metavar="NAME", help="batched (tensors) or exact (Pillow, as open_clip).", **INPUT)
+    ] = "batched"
+    ignore_orientation: IgnoreOrientationOption = False
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Model: tta-panda ls models.", show_default="the preset's, or mini", **MODEL),
+    ] = None
+    templates: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Prompts: photo, mint (7) or openai (80).",
+            show_default="the preset's, or photo",
+            **MODEL,
+        ),
+    ] = None
+    precision: PrecisionOption = "fp32"
+    backend: BackendOption = "torch"
+    settings: SettingsOption = None
+    protocol: Annotated[
+        str, typer.Option(metavar="NAME", help="paper, or reference: as the authors' code.", **METHOD)
+    ] = "paper"
+    cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep encoded features here.", **OUTPUT)] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count runs and images, and run nothing.", **OUTPUT)] = (
+        False
+    )
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="With --dry-run: list the runs.", **OUTPUT)] = False
+    throughput: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="With --dry-run: images per second.", **OUTPUT),
+    ] = None
+    shard: Annotated[
+        str | None, typer.Option(metavar="K/N", help="Make the K-th of N parts of the runs.", **DISTRIBUTION)
+    ] = None
+
+    def __post_init__(self) -> None:
+        for name in ("throughput", "verbose"):
+            if getattr(self, name) and not self.dry_run:
+                raise InvalidInputError(f"--{name} belongs to an estimate: add --dry-run, or omit it.")
+        if self.throughput is not None and self.throughput <= 0:
+            raise InvalidInputError(f"--throughput is a number of images per second above 0, got {self.throughput:g}.")
+
+    def parsed_settings(self) -> dict[str, Any]:
+        from tta_panda.methods.factory import parse_setting
+
+        return dict(parse_setting(text) for text in self.settings or [])
+
+    def resolve(self, preset: Preset | None = None, **stream: Any) -> tuple[StreamConfig, Sources, Preset | None]:
+        """What all runs have in common, where model and data are found, and the preset that methods take values from.
+
+        Args:
+            preset: brings model, data and templates where the options leave them open.
+            stream: further fields of the `StreamConfig`.
+        """
+        from tta_panda.evaluation.plan import Sources, model_preset
+
+        base = preset or EMBEDDED
+        model = base.model if self.model is None else self.model
+        config = StreamConfig(
+            model=model,
+            data=base.data if self.data is None else self.data,
+            templates=base.templates if self.templates is None else self.templates,
+            limit=self.limit,
+            precision=self.precision,
+            backend=self.backend,
+            preprocess=self.preprocess,  # type: ignore[arg-type]  # checked there
+            ignore_orientation=self.ignore_orientation,
+            **stream,
+        )
+        return config, Sources(model, self.data_root, self.image_list, self.skip_broken), preset or model_preset(model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionOptions:
+    """Where work is done, and by how many workers."""
+
+    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda or mps.", **DISTRIBUTION)] = "auto"
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Worker processes.", show_default="by the size of the work", **DISTRIBUTION
+        ),
+    ] = None
+    engine: Annotated[
+        str, typer.Option(metavar="NAME", help="local, or ray: a cluster (tta-panda\\[ray]).", **DISTRIBUTION)
+    ] = LOCAL
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Of a Ray cluster, or auto.", show_default="start one", **DISTRIBUTION),
+    ] = None
+    gpus_per_worker: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", min=0, help="With Ray; may be a fraction.", show_default="1, or 0 without GPUs", **DISTRIBUTION
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.engine not in (LOCAL, RAY):
+            raise UnknownNameError("engine", self.engine, (LOCAL, RAY))
+        for name, value in (("--address", self.address), ("--gpus-per-worker", self.gpus_per_worker)):
+            if value is not None and self.engine != RAY:
+                raise InvalidInputError(f"{name} belongs to a cluster: type --engine ray as well, or omit it.")
+
+    def usable_device(self) -> str:
+        """Where models run: resolved on this machine, unless workers are on others, which resolve it themselves."""
+        from tta_panda.models.devices import resolve_device
+
+        return self.device if self.engine == RAY else resolve_device(self.device)
+
+    def make_executor(self, workers: int) -> Executor:
+        """The executor that was asked for; on this machine it has `workers` where --workers is not given."""
+        if self.engine == RAY:
+            from tta_panda.ray_executor import RayExecutor
+
+            return RayExecutor(self.address, self.workers, 0.0 if self.device == "cpu" else self.gpus_per_worker)
+        from tta_panda.executors import local_executor
+
+        return local_executor(self.workers or workers)
+
+
+def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give typer a command with an option for every field of its dataclass parameters, sorted by panel."""
+    given = signature(command, eval_str=True).parameters
+    groups: dict[str, Any] = {name: each.annotation for name, each in given.items() if is_dataclass(each.annotation)}
+    parameters = [each for name, each in given.items() if name not in groups]
+    for group in groups.values():
+        hints = get_type_hints(group, include_extras=True)
+        parameters += [
+            Parameter(each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name])
+            for each in fields(group)
+        ]
+
+    @functools.wraps(command)
+    def expanded(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{each.name: values.pop(each.name) for each in fields(group)})
+        command(**values)
+
+    def panel(parameter: Parameter) -> int:
+        [option] = parameter.annotation.__metadata__
+        return PANELS.index(option.rich_help_panel) if option.rich_help_panel else -1
+
+    expanded.__signature__ = Signature(sorted(parameters, key=panel))  # type: ignore[attr-defined]
+    return expanded
