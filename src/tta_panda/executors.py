@@ -197,7 +197,7 @@ def run_on_workers(
                 report(task, 1.0)
                 yield task, WorkerError(LOST) if isinstance(error, lost) else _reportable(future.result())
     finally:
-        for worker in (*idle, *(worker for worker, *_ in (*starting.values(), *running.values()))):
+        for worker in (*idle, *(each[0] for each in starting.values()), *(each[0] for each in running.values())):
             worker.kill()
 
 
