@@ -14,7 +14,7 @@ from timer import interleave
 from workload import add_method, classifier_of, foggy_images, make_parser, print_table, timing_options, warm_up
 
 from tta_panda import create_method, load_model
-from tta_panda.evaluation.memory import PeakMemory
+from tta_panda.evaluation.memory import peak_memory, reset_peak_memory
 
 FROZEN = ("clip", "dmn", "tda", "tent")
 VALUES = {
@@ -45,10 +45,10 @@ def main() -> None:
             batch = foggy_images(images, model.image_size)
             restore[str(value)] = warm_up(method, batch)
             adapt[str(value)] = partial(method.adapt, batch)
-            peak = PeakMemory(model.device)
-            earlier = peak.read() or 0
+            reset_peak_memory(model.device)
+            earlier = peak_memory(model.device) or 0
             method.adapt(batch)
-            memory.append(((peak.read() or 0) - earlier) / 2**20)
+            memory.append(((peak_memory(model.device) or 0) - earlier) / 2**20)
         timings = interleave(adapt, before=restore, **timing_options(arguments) | {"rounds": arguments.rounds or 5})
         times = [timings.milliseconds(way) for way in adapt]
         rows += [

@@ -10,7 +10,7 @@ from tta_panda.data import CLEAN
 from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
 from tta_panda.evaluation.evaluator import Evaluator
 from tta_panda.evaluation.plan import Sources, model_preset, plan_methods, plan_runs, plan_streams
-from tta_panda.evaluation.record import SCHEMA, Measurement, PassesPerBatch, RunRecord
+from tta_panda.evaluation.record import SCHEMA, Measurement, RunRecord
 from tta_panda.evaluation.run import Outcome, make_runs
 from tta_panda.evaluation.store import RunStore
 from tta_panda.executors import Executor, local_executor
@@ -56,7 +56,7 @@ def make_record(
         label_counts=[50, 50],
         mean_probabilities=[0.7, 0.3],
         tenths=[Measurement(samples=10, **measured)] * 10,
-        passes=PassesPerBatch(images=100, images_with_gradient=12.5, texts=0, texts_with_gradient=0),
+        passes={"images": 100, "images_with_gradient": 12.5, "texts": 0, "texts_with_gradient": 0},
         seconds=1.0,
         images_per_second=100.0,
         peak_memory=1 << 28,

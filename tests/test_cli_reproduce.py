@@ -14,7 +14,7 @@ from test_cli import Outside
 
 from tta_panda.cli import app, main
 from tta_panda.errors import DataError, InvalidInputError
-from tta_panda.evaluation.memory import PeakMemory
+from tta_panda.evaluation.memory import peak_memory, reset_peak_memory
 from tta_panda.evaluation.store import RunStore
 from tta_panda.methods.presets import PRESETS
 from tta_panda.methods.tent import Tent
@@ -151,10 +151,11 @@ def test_mistakes_get_a_sentence(monkeypatch, capsys, tmp_path, arguments, messa
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot forget an earlier peak")
 def test_memory_is_that_of_what_went_on():
-    watch = PeakMemory(torch.device("cpu"))
-    before = watch.read()
+    device = torch.device("cpu")
+    reset_peak_memory(device)
+    before = peak_memory(device)
     block = torch.ones(64 << 18).share_memory_()  # 64 MB, touched, and not taken from memory that was freed
-    after = watch.read()
+    after = peak_memory(device)
     assert before is not None and after is not None and after - before > 32 << 20
     del block
 

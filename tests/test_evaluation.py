@@ -370,7 +370,7 @@ def test_evaluate_takes_any_iterable_of_images_and_labels(mini_classifier, image
     assert plain.accuracy == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
     assert plain.mean_beta is None and result.mean_beta == pytest.approx(0.3)
     assert (
-        result.samples == 40 and result.tenths == [] and result.passes.images == pytest.approx((40 + 4) / 3)
+        result.samples == 40 and result.tenths == [] and result.passes["images"] == pytest.approx((40 + 4) / 3)
     )  # the last batch is small
     assert "40 images: accuracy" in repr(result)
     stream = Stream(load_data("glyphs-val-c", "fog", limit=50), 20, seed=0)

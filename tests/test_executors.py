@@ -25,9 +25,9 @@ from tta_panda.errors import (
     WorkerError,
 )
 from tta_panda.evaluation.run import divide
-from tta_panda.executors import TRIES, ProcessExecutor, SerialExecutor, available_cores, local_executor
+from tta_panda.executors import TRIES, Executor, ProcessExecutor, available_cores, local_executor
 
-EXECUTORS = [SerialExecutor(), ProcessExecutor(2)]
+EXECUTORS = [Executor(), ProcessExecutor(2)]
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.evaluation.config import EMBEDDED, RunConfig, StreamConfig
 from tta_panda.evaluation.plan import Sources
-from tta_panda.evaluation.record import PassesPerBatch, RunRecord
+from tta_panda.evaluation.record import RunRecord
 from tta_panda.experiments import EXPERIMENTS, select_experiments
 from tta_panda.experiments.base import ExperimentResults, across_benchmarks
 from tta_panda.experiments.paper import BACKBONES, MEAN, METHODS, printed_accuracy
@@ -29,7 +29,7 @@ from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
 from tta_panda.methods.presets import PRESETS
 from tta_panda.reporting.cells import ACCURACY, DIVERGED, NOT_RUN, Cell
 from tta_panda.reporting.exports import to_csv, to_latex, to_markdown, write_figures, write_tables
-from tta_panda.reporting.figures import DotFigure, Histogram, HistogramFigure, Line, LineFigure, Panel
+from tta_panda.reporting.figures import DotFigure, HistogramFigure, Line, LineFigure, Panel
 from tta_panda.reporting.page import Part, Section, render_page
 from tta_panda.reporting.tables import Column, Row, Table
 from tta_panda.reporting.terminal import print_tables
@@ -333,7 +333,7 @@ def test_the_papers_panda_numbers_stand_only_beside_its_way_to_choose_beta():
 
 def test_passes_are_counted_by_image_whatever_the_last_batch():
     setup = Setup(seeds=(0,), stream=replace(EMBEDDED, limit=250))
-    passes = PassesPerBatch(images=2500 / 3, images_with_gradient=0, texts=0, texts_with_gradient=0)
+    passes = {"images": 2500 / 3, "images_with_gradient": 0, "texts": 0, "texts_with_gradient": 0}
     change = {"samples": 250, "passes": passes}
     records = {key: record.model_copy(update=change) for key, record in records_of("table-pda", setup).items()}
     table = section_of("table-pda", setup, records).tables[0]
@@ -393,11 +393,11 @@ def test_files_of_every_kind_of_figure(tmp_path):
     figures = [
         LineFigure("caption", panels),
         DotFigure("caption", "x", ["r", "s"], {"d": [Cell(1.0), Cell()]}, ("level", 0.5)),
-        HistogramFigure("caption", ["k"], ["one", "two"], [Histogram(str(i), [[1, 2]], [2, 1]) for i in range(5)]),
+        HistogramFigure("caption", ["k"], ["one", "two"], {str(i): [[1, 2], [2, 1]] for i in range(5)}),
     ]
 
     def write(folder: str) -> dict[str, bytes]:
-        section = Section("fig", "title", [TABLE], figures)
+        section = Section([TABLE], figures, name="fig", title="title")
         paths = write_tables(section, tmp_path / folder) + write_figures(section, tmp_path / folder)
         return {path.name: path.read_bytes() for path in paths}
 

@@ -57,7 +57,7 @@ def test_the_guard_keeps_tent_from_collapse(collapsing):
     clip, plain, guarded = collapsing
     assert plain.accuracy < clip.accuracy - 0.1 and plain.restarts == 0
     assert guarded.accuracy >= clip.accuracy - 0.01 and guarded.restarts > 0
-    assert guarded.passes.images == pytest.approx(5)  # every fourth of twenty images
+    assert guarded.passes["images"] == pytest.approx(5)  # every fourth of twenty images
 
 
 def test_the_guard_belongs_to_the_state(mini_classifier, images):

@@ -26,7 +26,6 @@ from tta_panda.reporting.comparison import compare, read_comparisons
 from tta_panda.reporting.exports import to_csv, to_latex, to_markdown
 from tta_panda.reporting.figures import (
     DotFigure,
-    Histogram,
     HistogramFigure,
     Line,
     LineFigure,
@@ -139,7 +138,7 @@ class Texts(HTMLParser):
 
 def test_pages_show_names_as_text():
     page = render_page(
-        NAMES[0], NAMES[7], [Part("", [Section("x", NAMES[7], [TABLE], notes=NAMES, about=NAMES[3])])], []
+        NAMES[0], NAMES[7], [Part("", [Section([TABLE], notes=NAMES, name="x", title=NAMES[7], about=NAMES[3])])], []
     )
     page.encode()
     found = Texts(page)
@@ -155,7 +154,7 @@ def figures() -> list:
     panels = [Panel("x", "y", [Line(name, two) for name in NAMES[i::5][:3]], NAMES[15 + i]) for i in range(5)]
     classes = NAMES[:20]
     counts = [1] * len(classes)
-    histograms = [Histogram(name, [counts, counts], counts) for name in NAMES[:5]]
+    histograms = {name: [counts] * 3 for name in NAMES[:5]}
     return [dots, LineFigure("caption", panels), HistogramFigure("caption", NAMES[:2], classes, histograms)]
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import tta_panda
 from tta_panda.cli import app
 from tta_panda.errors import DataError, InvalidInputError, StoreError, WorkerError
-from tta_panda.executors import SerialExecutor
+from tta_panda.executors import Executor
 from tta_panda.methods.base import adapt_beside_plain
 from tta_panda.methods.state import read_state
 from tta_panda.prediction import job as job_module
@@ -246,7 +246,7 @@ def test_a_job_is_resumed_with_the_same_pictures_and_settings_only(paths, tmp_pa
     with pytest.raises(InvalidInputError, match="another classes"):
         run(make_job(output, replace(CONFIG, classes=["cat", "dog"])), paths, resume=True)
     with pytest.raises(InvalidInputError, match="another shard size: None, not 1000"):
-        run(make_job(output, executor=SerialExecutor()), paths, resume=True)
+        run(make_job(output, executor=Executor()), paths, resume=True)
     output.write_bytes(output.read_bytes()[:100])
     with pytest.raises(StoreError, match="shorter"):
         run(make_job(output), paths, resume=True)
@@ -289,7 +289,7 @@ def test_outputs_that_name_the_same_file_are_refused(tmp_path, monkeypatch, name
 
 
 def test_every_shard_is_a_stream_of_its_own(paths, tmp_path, method):
-    job = run(make_job(tmp_path / "rows.csv", executor=SerialExecutor(), shard_size=10), paths)
+    job = run(make_job(tmp_path / "rows.csv", executor=Executor(), shard_size=10), paths)
     expected = []
     for first in (0, 10, 20):
         method.reset()
@@ -300,7 +300,7 @@ def test_every_shard_is_a_stream_of_its_own(paths, tmp_path, method):
 
 
 def test_what_failed_is_tried_again_by_a_resumed_job(paths, tmp_path, monkeypatch):
-    options = {"executor": SerialExecutor(), "shard_size": 10}
+    options = {"executor": Executor(), "shard_size": 10}
     whole = run(make_job(tmp_path / "whole.jsonl", **options), paths)
     predict_shard, calls = job_module.predict_shard, []
 
@@ -316,7 +316,7 @@ def test_what_failed_is_tried_again_by_a_resumed_job(paths, tmp_path, monkeypatc
         run(make_job(output, **options), paths)
     monkeypatch.setattr(job_module, "predict_shard", lambda *given: calls.append(given[1][0]) or predict_shard(*given))
     with pytest.raises(InvalidInputError, match="another shard size: 10, not 5"):
-        run(make_job(output, executor=SerialExecutor(), shard_size=5), paths, resume=True)
+        run(make_job(output, executor=Executor(), shard_size=5), paths, resume=True)
     again = run(make_job(output, **options), paths, resume=True)
     assert calls == [0, 10, 10, 20]
     assert output.read_bytes() == whole.output.path.read_bytes()
@@ -331,7 +331,7 @@ def test_the_command_divides_pictures_among_workers(few, tmp_path):
     options += ["-o", output, "--workers", 2, "--html", page]
     found = json.loads(invoke(*options, "--json").stdout)
     config = replace(CONFIG, batch_size=3)
-    here = run(make_job(tmp_path / "here.csv", config, executor=SerialExecutor(), shard_size=4), few)
+    here = run(make_job(tmp_path / "here.csv", config, executor=Executor(), shard_size=4), few)
     assert output.read_bytes() == here.output.path.read_bytes()
     assert found["pictures"] == len(few) and found["rows"] == list(read_rows(output))
     assert page.read_text().count("/9j/") == len(few)

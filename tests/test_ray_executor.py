@@ -16,7 +16,7 @@ from tta_panda.cli import app
 from tta_panda.errors import InvalidInputError, MissingExtraError, WorkerError
 from tta_panda.evaluation.store import RunStore
 from tta_panda.executors import TRIES
-from tta_panda.ray_executor import Machine, RayExecutor, Share, divide
+from tta_panda.ray_executor import RayExecutor, divide
 
 pytest.importorskip("ray")
 
@@ -24,25 +24,25 @@ pytest.importorskip("ray")
 @pytest.mark.parametrize(
     ("machines", "workers", "gpus", "expected"),
     [
-        ([(4, 0)], None, None, Share(4, 1, 0)),
-        ([(4, 0)], 2, None, Share(2, 2, 0)),
-        ([(5, 0), (5, 0)], 3, None, Share(3, 2, 0)),  # with 3 cores each, there were room for two
-        ([(3, 0), (1, 0)], 2, None, Share(2, 1, 0)),
-        ([(2, 0)], 8, None, Share(8, 1, 0)),  # six wait for machines that join
-        ([(64, 8), (64, 8)], None, None, Share(16, 8, 1)),
-        ([(64, 8), (32, 0)], None, None, Share(8, 8, 1)),  # one without GPUs has no workers
-        ([(64, 8)], None, 0.25, Share(32, 2, 0.25)),
-        ([(64, 8)], None, 2, Share(4, 16, 2)),
-        ([(64, 8)], 4, 0, Share(4, 16, 0)),
+        ([(4, 0)], None, None, (4, 1, 0)),
+        ([(4, 0)], 2, None, (2, 2, 0)),
+        ([(5, 0), (5, 0)], 3, None, (3, 2, 0)),  # with 3 cores each, there were room for two
+        ([(3, 0), (1, 0)], 2, None, (2, 1, 0)),
+        ([(2, 0)], 8, None, (8, 1, 0)),  # six wait for machines that join
+        ([(64, 8), (64, 8)], None, None, (16, 8, 1)),
+        ([(64, 8), (32, 0)], None, None, (8, 8, 1)),  # one without GPUs has no workers
+        ([(64, 8)], None, 0.25, (32, 2, 0.25)),
+        ([(64, 8)], None, 2, (4, 16, 2)),
+        ([(64, 8)], 4, 0, (4, 16, 0)),
     ],
 )
 def test_a_cluster_is_divided(machines, workers, gpus, expected) -> None:
-    assert divide([Machine(*each) for each in machines], workers, gpus) == expected
+    assert divide(machines, workers, gpus) == expected
 
 
 def test_there_must_be_room_for_one() -> None:
     with pytest.raises(InvalidInputError, match=r"8 cores and 0 GPUs: no room for a worker with 1 core and 0\.5 GPUs"):
-        divide([Machine(8, 0)], None, 0.5)
+        divide([(8, 0)], None, 0.5)
 
 
 def test_mistakes_get_a_sentence(monkeypatch, tmp_path) -> None:

@@ -28,7 +28,7 @@ from tta_panda.reporting.comparison import (
     verdicts,
 )
 from tta_panda.reporting.exports import to_csv, to_markdown, write_tables
-from tta_panda.reporting.tables import MARGIN_NOTE, ONE_SEED_NOTE, SD_NOTE, spread_notes
+from tta_panda.reporting.tables import MARGIN_NOTE, ONE_SEED_NOTE, SD_NOTE, Column, Row, Table, spread_notes
 from tta_panda.reporting.terminal import print_tables
 
 
@@ -282,3 +282,15 @@ def test_tables_fit_a_narrow_terminal_without_cutting_numbers():
     text = console.export_text()
     assert text.count("51.0") >= 3
     assert max(map(len, text.splitlines())) <= 60
+
+
+def test_a_table_is_never_cut_between_a_number_and_its_difference():
+    pairs = [(Column.of(ACCURACY, f"m{index}"), Column.delta(ACCURACY, f"d{index}")) for index in range(5)]
+    columns = [column for pair in pairs for column in pair]
+    table = Table("wide", "method", columns, [Row("clip", [Cell(50.0)] * len(columns))])
+    console = Console(width=30, record=True, file=io.StringIO())
+    print_tables(console, "title", [table])
+    lines = [line.split() for line in console.export_text().splitlines()]
+    heads = [words for words in lines if words and words[-1] in {column.title for column in columns}]
+    assert sum(len(head) for head in heads) == len(columns)
+    assert all(head[0].startswith("m") and head[-1].startswith("d") for head in heads)

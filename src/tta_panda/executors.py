@@ -16,14 +16,13 @@ import sys
 import threading
 import traceback
 import warnings
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tta_panda.errors import InvalidInputError, StoreError, TtaPandaError, TtaPandaWarning, WorkerError
 
@@ -39,10 +38,12 @@ Report = Callable[[float], None]
 """Called by a task with the share of it that was just done."""
 
 
-class Executor(ABC):
-    """Runs a function on tasks. Results do not depend on which executor it is, nor on its number of workers."""
+class Executor:
+    """Runs a function on tasks, one after the other in this process; its subclasses use several processes.
 
-    @abstractmethod
+    Results do not depend on which executor it is, nor on its number of workers.
+    """
+
     def run(
         self,
         function: Callable[[Task, Report], Result],
@@ -58,6 +59,8 @@ class Executor(ABC):
             function: sent to each worker once, with everything that it refers to.
             report: called with a task and the share of it that was just done.
         """
+        for task in tasks:
+            yield task, _reportable(run_task(function, task, partial(report, task)))
 
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Generator[Result]:
         """Yield `function(task)` in the order of the tasks; raise the first error."""
@@ -94,7 +97,7 @@ def as_worker_error(error: Exception) -> TtaPandaError:
     return WorkerError(f"{type(error).__name__}: {error}{place}", "".join(traceback.format_exception(error)))
 
 
-def reportable(result: Result | TtaPandaError) -> Result | StoreError | WorkerError:
+def _reportable(result: Result | TtaPandaError) -> Result | StoreError | WorkerError:
     """Raise errors that the user has to correct. The disk of a single worker may be full, so that is not one."""
     if isinstance(result, TtaPandaError) and not isinstance(result, StoreError | WorkerError):
         raise result
@@ -107,20 +110,7 @@ def local_executor(workers: int | None) -> Executor:
         workers = available_cores()
     if workers < 1:
         raise InvalidInputError(f"The number of workers must be at least 1, got {workers}.")
-    return SerialExecutor() if workers == 1 else ProcessExecutor(workers)
-
-
-class SerialExecutor(Executor):
-    """Runs one task after the other in this process."""
-
-    def run(
-        self,
-        function: Callable[[Task, Report], Result],
-        tasks: Iterable[Task],
-        report: Callable[[Task, float], None] = lambda _task, _share: None,
-    ) -> Generator[tuple[Task, Result | StoreError | WorkerError]]:
-        for task in tasks:
-            yield task, reportable(run_task(function, task, partial(report, task)))
+    return Executor() if workers == 1 else ProcessExecutor(workers)
 
 
 class ProcessExecutor(Executor):
@@ -135,32 +125,85 @@ class ProcessExecutor(Executor):
         tasks: Iterable[Task],
         report: Callable[[Task, float], None] = lambda _task, _share: None,
     ) -> Generator[tuple[Task, Result | StoreError | WorkerError]]:
-        waiting = deque((task, 1) for task in tasks)
         # However few tasks are left: the last bits of a result can depend on the number of threads.
         start = partial(_WorkerProcess, pickle.dumps(function), max(1, available_cores() // self.workers))
-        idle = [start() for _ in range(min(self.workers, len(waiting)))]
-        running: dict[Future[Any], tuple[_WorkerProcess, Task, int]] = {}
-        try:
-            while waiting or running:
-                while waiting and idle:
-                    task, tries = waiting.popleft()
-                    worker = idle.pop()
-                    running[worker.submit(_run_in_worker, task)] = worker, task, tries
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    worker, task, tries = running.pop(future)
-                    lost = isinstance(future.exception(), BrokenProcessPool)
-                    if lost:
-                        worker.kill()
-                        worker = start()
+        return run_on_workers(tasks, report, self.workers, start, BrokenProcessPool)
+
+
+class Worker(Protocol):
+    """A process that runs one task at a time."""
+
+    def ready(self) -> Future[Any]:
+        """Done as soon as the process has started."""
+
+    def run(self, task: Any) -> Future[Any]:
+        """The result of `run_task` in the process."""
+
+    def kill(self) -> None:
+        """End the process at once."""
+
+
+def run_on_workers(
+    tasks: Iterable[Task],
+    report: Callable[[Task, float], None],
+    workers: int,
+    start: Callable[[], Worker],
+    lost: type[Exception],
+) -> Generator[tuple[Task, Any]]:
+    """Yield each task with its result or error as it finishes; a lost worker is replaced, and its task run again.
+
+    Args:
+        workers: how many run at a time. Only those that have started get tasks: others may wait for resources.
+        start: starts a worker.
+        lost: raised by the futures of a worker that was lost.
+    """
+    waiting = deque((task, 1) for task in tasks)
+    idle: list[Worker] = []
+    starting: dict[Future[Any], tuple[Worker, int]] = {}
+    running: dict[Future[Any], tuple[Worker, Task, int]] = {}
+
+    def start_worker(tries: int = 1) -> None:
+        worker = start()
+        starting[worker.ready()] = worker, tries
+
+    try:
+        for _ in range(min(workers, len(waiting))):
+            start_worker()
+        while waiting or running:
+            while waiting and idle:
+                worker, (task, tries) = idle.pop(), waiting.popleft()
+                running[worker.run(task)] = worker, task, tries
+            for future in wait([*starting, *running], return_when=FIRST_COMPLETED).done:
+                error = future.exception()
+                if future in starting:
+                    worker, tries = starting.pop(future)
+                    if error is None:
+                        idle.append(worker)
+                        continue
+                    worker.kill()
+                    if not isinstance(error, lost) or tries == TRIES:
+                        raise WorkerError(f"A worker could not be started: {first_line(error)}") from error
+                    start_worker(tries + 1)
+                    continue
+                worker, task, tries = running.pop(future)
+                if not isinstance(error, lost):
                     idle.append(worker)
-                    if lost and tries < TRIES:
+                else:
+                    worker.kill()
+                    start_worker()
+                    if tries < TRIES:
                         waiting.append((task, tries + 1))
                         continue
-                    report(task, 1.0)
-                    yield task, WorkerError(LOST) if lost else reportable(future.result())
-        finally:
-            for worker in (*idle, *(worker for worker, _, _ in running.values())):
-                worker.kill()
+                report(task, 1.0)
+                yield task, WorkerError(LOST) if isinstance(error, lost) else _reportable(future.result())
+    finally:
+        for worker in (*idle, *(each[0] for each in starting.values()), *(each[0] for each in running.values())):
+            worker.kill()
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
@@ -174,12 +217,14 @@ class _WorkerProcess(ProcessPoolExecutor):
         # "spawn", because a process with threads (torch, OpenCV) must not be forked.
         super().__init__(1, multiprocessing.get_context("spawn"), _start_worker, (function, threads))
 
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        with _interruptions_blocked():  # the first task starts the process, which inherits the signal mask
-            return super().submit(function, *args, **kwargs)
+    def ready(self) -> Future[Any]:
+        with _interruptions_blocked():  # the process starts here, and inherits the signal mask
+            return self.submit(os.getpid)
+
+    def run(self, task: Any) -> Future[Any]:
+        return self.submit(_run_in_worker, task)
 
     def kill(self) -> None:
-        """End the process at once."""
         for process in list((self._processes or {}).values()):
             process.kill()
         self.shutdown(cancel_futures=True)

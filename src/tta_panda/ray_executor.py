@@ -12,24 +12,22 @@ import signal
 import socket
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, cast
+from typing import Any, TextIO, cast
 
 from tta_panda.errors import InvalidInputError, StoreError, WorkerError, missing_extra
 from tta_panda.executors import (
-    LOST,
-    TRIES,
     Executor,
     Report,
     Result,
     Task,
     available_cores,
+    first_line,
     load_function,
-    reportable,
+    run_on_workers,
     run_task,
 )
 
@@ -38,7 +36,7 @@ OBJECT_STORE = 200 * 2**20
 
 
 class RayExecutor(Executor):
-    """Runs tasks on a Ray cluster; Ray itself runs tasks of lost workers and nodes again.
+    """Runs tasks on a Ray cluster.
 
     Args:
         address: of a running cluster, as `host:6379`, or `auto` for the one that this machine belongs to; None starts
@@ -59,49 +57,24 @@ class RayExecutor(Executor):
         tasks: Iterable[Task],
         report: Callable[[Task, float], None] = lambda _task, _share: None,
     ) -> Generator[tuple[Task, Result | StoreError | WorkerError]]:
-        waiting = deque(tasks)
-        if not waiting:
+        tasks = list(tasks)
+        if not tasks:
             return
         ray = _import_ray()
-        with redirect_stdout(cast(TextIO, _StdoutOfThisThread())), self._connected(ray) as stays_connected:
-            machines = [Machine.of(node["Resources"]) for node in ray.nodes() if node["Alive"]]
-            share = divide(machines, self.workers, self.gpus_per_worker)
-            start = ray.remote(TtaPandaWorker).options(
-                num_cpus=share.cpus, num_gpus=share.gpus, max_restarts=-1, max_task_retries=TRIES - 1
-            )
-            content = pickle.dumps(function)
-            actors = [
-                start.remote(content, share.cpus, Path.cwd(), sys.path) for _ in range(min(share.workers, len(waiting)))
-            ]
-            # Only workers that have started get tasks: others may wait for room for a long time.
-            starting: dict[Future[Any], Any] = {actor.is_ready.remote().future(): actor for actor in actors}
-            running: dict[Future[Any], tuple[Any, Task]] = {}
-            try:
-                while waiting or running:
-                    # Not `ray.wait`, in which SIGTERM becomes a Ctrl-C.
-                    for future in wait([*starting, *running], return_when=FIRST_COMPLETED).done:
-                        if future in starting:
-                            actor = starting.pop(future)
-                            _check_started(ray, future)
-                        else:
-                            actor, task = running.pop(future)
-                            report(task, 1.0)
-                            yield task, _result(ray, future)
-                        if waiting:
-                            task = waiting.popleft()
-                            running[actor.run.remote(task).future()] = actor, task
-            finally:
-                for actor in actors if stays_connected else ():  # else they end with the connection
-                    ray.kill(actor)
+        with redirect_stdout(cast(TextIO, _StdoutOfThisThread())), self._connected(ray):
+            found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            nodes = [(int(each.get("CPU", 0)), each.get("GPU", 0.0)) for each in found]
+            workers, cpus, gpus = divide(nodes, self.workers, self.gpus_per_worker)
+            remote = ray.remote(TtaPandaWorker).options(num_cpus=cpus, num_gpus=gpus)
+            arguments = pickle.dumps(function), cpus, Path.cwd(), sys.path
+            start = lambda: _RayWorker(ray, remote.remote(*arguments))  # noqa: E731
+            yield from run_on_workers(tasks, report, workers, start, ray.exceptions.RayError)
 
     @contextmanager
-    def _connected(self, ray: Any) -> Iterator[bool]:
-        """Join the cluster, or start one that ends with the block, unless this process belongs to one already.
-
-        Gives whether the connection stays after the block.
-        """
+    def _connected(self, ray: Any) -> Iterator[None]:
+        """Join the cluster, or start one that ends with the block, unless this process belongs to one already."""
         if ray.is_initialized():
-            yield True
+            yield
             return
         own_handler = signal.getsignal(signal.SIGTERM)
         try:
@@ -109,7 +82,7 @@ class RayExecutor(Executor):
                 self._connect(ray)
             if callable(own_handler) and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, own_handler)  # Ray has set one of its own
-            yield False
+            yield
         finally:
             with redirect_stdout(sys.stderr):  # messages of threads that are left
                 ray.shutdown()
@@ -126,7 +99,7 @@ class RayExecutor(Executor):
         except (OSError, ValueError, RuntimeError) as error:
             where = f"at {self.address}" if self.address else "on this machine"
             raise WorkerError(
-                f"There is no Ray cluster {where} ({_first_line(error)}). Start one with: ray start --head, or omit "
+                f"There is no Ray cluster {where} ({first_line(error)}). Start one with: ray start --head, or omit "
                 "--address to have one started."
             ) from error
 
@@ -141,24 +114,6 @@ class _StdoutOfThisThread:
         return getattr(self._stdout if threading.get_ident() == self._thread else sys.stderr, name)
 
 
-def _check_started(ray: Any, future: Future[Any]) -> None:
-    try:
-        future.result()
-    except ray.exceptions.RayError as error:
-        raise WorkerError(f"A worker could not be started: {_first_line(error)}") from error
-
-
-def _result(ray: Any, future: Future[Any]) -> Any:
-    try:
-        return reportable(future.result())
-    except ray.exceptions.RayError as error:
-        return WorkerError(f"{LOST} ({_first_line(error)})")
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
 def _check_reachable(address: str) -> None:
     """Raise an OSError where nobody answers; Ray would try for many minutes."""
     host, colon, port = address.rpartition(":")
@@ -166,44 +121,30 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.removeprefix("ray://"), int(port)), timeout=10).close()
 
 
-class Machine(NamedTuple):
-    """The resources of a node of the cluster."""
+def divide(nodes: Sequence[tuple[int, float]], workers: int | None, gpus: float | None) -> tuple[int, int, float]:
+    """Divide a cluster among workers: their number, and the cores and GPUs of each.
 
-    cpus: int
-    gpus: float
-
-    @classmethod
-    def of(cls, resources: dict[str, float]) -> Machine:
-        return cls(int(resources.get("CPU", 0)), resources.get("GPU", 0.0))
-
-    def room(self, cpus: int, gpus: float) -> int:
-        """The number of workers that fit, if each needs this much."""
-        fitting = self.cpus // cpus
-        return min(fitting, int(self.gpus / gpus + 1e-9)) if gpus else fitting
-
-
-class Share(NamedTuple):
-    """The number of workers, and what each of them gets."""
-
-    workers: int
-    cpus: int
-    gpus: float
-
-
-def divide(machines: Sequence[Machine], workers: int | None, gpus: float | None) -> Share:
-    """Divide a cluster among workers, with as many cores for each as all of them can have."""
+    Args:
+        nodes: cores and GPUs of each machine.
+        workers: their number, if it is given; each gets as many cores as all of them can have.
+        gpus: of each worker, if it is given.
+    """
     if gpus is None:
-        gpus = float(any(machine.gpus >= 1 for machine in machines))
-    max_cpus = max((machine.cpus for machine in machines), default=0)
-    room = {cpus: sum(each.room(cpus, gpus) for each in machines) for cpus in range(1, 1 + max_cpus)}
-    if not room.get(1):
-        cores, cards = sum(each.cpus for each in machines), sum(each.gpus for each in machines)
+        gpus = float(any(of_node >= 1 for _, of_node in nodes))
+
+    def fitting(cpus: int) -> int:
+        """How many workers with this many cores fit on the cluster."""
+        return sum(min(c // cpus, int(g / gpus + 1e-9)) if gpus else c // cpus for c, g in nodes)
+
+    if not fitting(1):
+        cores, cards = (sum(column) for column in zip((0, 0.0), *nodes, strict=True))
         raise InvalidInputError(
             f"The cluster has {cores} cores and {cards:g} GPUs: no room for a worker with 1 core and {gpus:g} GPUs. "
             "Choose --gpus-per-worker to fit, or 0."
         )
-    workers = workers or room[1]
-    return Share(workers, max((cpus for cpus, several in room.items() if several >= workers), default=1), gpus)
+    workers = workers or fitting(1)
+    most = max(cpus for cpus, _ in nodes)
+    return workers, max((cpus for cpus in range(1, 1 + most) if fitting(cpus) >= workers), default=1), gpus
 
 
 def _import_ray() -> Any:
@@ -214,6 +155,22 @@ def _import_ray() -> Any:
     except ImportError as error:
         raise missing_extra("--engine ray needs", "ray") from error
     return ray
+
+
+class _RayWorker:
+    """A worker of the cluster, as this process sees it."""
+
+    def __init__(self, ray: Any, actor: Any):
+        self._ray, self._actor = ray, actor
+
+    def ready(self) -> Future[Any]:
+        return cast(Future[Any], self._actor.is_ready.remote().future())
+
+    def run(self, task: Any) -> Future[Any]:
+        return cast(Future[Any], self._actor.run.remote(task).future())
+
+    def kill(self) -> None:
+        self._ray.kill(self._actor)
 
 
 class TtaPandaWorker:

@@ -46,11 +46,12 @@ class Evaluator:
         self.device = device
         self.timed = timed
         self.cache = None if timed else cache
-        self._models: dict[tuple[str, str], _LoadedModel] = {}
+        self._models: dict[tuple[str, str], tuple[ImageModel, str, FeatureCache | None]] = {}
+        self._classifiers: dict[tuple[object, ...], Classifier] = {}
         self._last_data: dict[StreamConfig, Dataset] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_models": {}, "_last_data": {}}  # another process loads its own
+        return {**vars(self), "_models": {}, "_classifiers": {}, "_last_data": {}}  # another process loads its own
 
     def evaluate(self, runs: Sequence[RunConfig], report: Report = lambda _share: None) -> list[RunRecord | FailedRun]:
         """A record of each of some runs on one stream, or why it has none."""
@@ -66,11 +67,12 @@ class Evaluator:
                 except UnsupportedModelError as error:
                     results.append(FailedRun.of(config, "unavailable", error))
             methods = [method for _, method in members]
+            _, _, cache = self._model(stream)
             for group in [[i] for i in range(len(members))] if self.timed else shared_passes(methods):
                 evaluations = self._run_group(
                     [methods[i] for i in group],
                     _open_stream(stream, dataset, classifier),
-                    self._model(stream).cache,
+                    cache,
                     partial(_weighted, report, len(group) / len(runs)),
                 )
                 results += [self._result(members[i][0], each) for i, each in zip(group, evaluations, strict=True)]
@@ -91,11 +93,12 @@ class Evaluator:
             if evaluation.error:
                 status = "diverged" if isinstance(evaluation.error, NumericalError) else "failed"
                 return FailedRun.of(config, status, evaluation.error)
+            _, weights, _ = self._model(config.stream)
             return RunRecord(
                 **dict(evaluation.result()),
                 schema_number=SCHEMA,
                 config=config,
-                weights_hash=self._model(config.stream).weights_hash,
+                weights_hash=weights,
                 environment=describe_environment(resolve_device(self.device)),
             )
         finally:
@@ -113,8 +116,11 @@ class Evaluator:
                 self._last_data[one] = loaded.get(one) or self._load_data(one)
             domains.setdefault(corruption, []).append(self._last_data[one])
         first = next(iter(self._last_data.values()))
-        classifier = self._model(stream).classifier(first.class_names, stream.templates)
-        return domains if stream.parsed_order.joins_domains else first, classifier
+        key = stream.precision, stream.backend, first.class_names, stream.templates
+        if key not in self._classifiers:
+            model, _, _ = self._model(stream)
+            self._classifiers[key] = make_classifier(model, first.class_names, stream.templates)
+        return domains if stream.parsed_order.joins_domains else first, self._classifiers[key]
 
     def _load_data(self, stream: StreamConfig) -> Dataset:
         return load_data(
@@ -128,32 +134,18 @@ class Evaluator:
             ignore_orientation=stream.ignore_orientation,
         )
 
-    def _model(self, stream: StreamConfig) -> _LoadedModel:
+    def _model(self, stream: StreamConfig) -> tuple[ImageModel, str, FeatureCache | None]:
+        """The model, the hash of its weights, and its cache of encoder passes."""
         key = cast(Precision, stream.precision), cast(Backend, stream.backend)
         if key not in self._models:
             model = load_model(self.sources.model, resolve_device(self.device), *key)
-            self._models[key] = _LoadedModel(model, self.cache)
+            cache = None if self.cache is None else FeatureCache(self.cache, model)
+            self._models[key] = model, weights_hash(cast(nn.Module, model)), cache
         return self._models[key]
 
 
 def _weighted(report: Report, weight: float, share: float) -> None:
     report(weight * share)
-
-
-class _LoadedModel:
-    """A model, the hash of its weights, its passes on disk, and its classifiers by class names and prompts."""
-
-    def __init__(self, model: ImageModel, cache: Path | None):
-        self.model = model
-        self.cache = None if cache is None else FeatureCache(cache, model)
-        self.weights_hash = weights_hash(cast(nn.Module, model))
-        self._classifiers: dict[tuple[tuple[str, ...], str], Classifier] = {}
-
-    def classifier(self, class_names: tuple[str, ...], templates: str) -> Classifier:
-        key = class_names, templates
-        if key not in self._classifiers:
-            self._classifiers[key] = make_classifier(self.model, *key)
-        return self._classifiers[key]
 
 
 def _open_stream(config: StreamConfig, dataset: Dataset | Domains, classifier: Classifier) -> Stream:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from tta_panda.data.stream import Stream
 from tta_panda.errors import DataError, InvalidInputError, NumericalError, TtaPandaError
-from tta_panda.evaluation.memory import PeakMemory
+from tta_panda.evaluation.memory import peak_memory, reset_peak_memory
 from tta_panda.evaluation.metrics import Counts, Scores, StreamMetrics
-from tta_panda.evaluation.record import EvaluationResult, Measurement, PassesPerBatch
+from tta_panda.evaluation.record import Encoded, EvaluationResult, Measurement
 from tta_panda.methods.base import EncoderPasses, FrozenMethod, Method
 from tta_panda.methods.feature_cache import FeatureCache
 from tta_panda.methods.sharing import SharedBatch, SharedFeatures
@@ -116,7 +116,6 @@ class Evaluation:
             raise DataError("The stream holds no images, so there is nothing to measure.")
         restarts, skipped_steps = self._counters_before
         passes = self.passes
-        per_batch = {name: getattr(passes, name) / max(1, passes.batches) for name in PassesPerBatch.model_fields}
         return EvaluationResult(
             **dict(Measurement.of(self.metrics)),
             class_names=list(self.method.classifier.class_names),
@@ -124,7 +123,7 @@ class Evaluation:
             tenths=[Measurement.of(part, by_class=False) for (kind, _), part in self.parts.items() if kind == "tenth"],
             restarts=self.method.restarts - restarts,
             skipped_steps=self.method.skipped_steps - skipped_steps,
-            passes=PassesPerBatch(**per_batch),
+            passes={kind: getattr(passes, kind) / max(1, passes.batches) for kind in get_args(Encoded)},
             seconds=round(self.seconds, 4),
             images_per_second=round(self.metrics.samples / max(self.seconds, 1e-9), 2),
             peak_memory=self.peak_memory,
@@ -158,7 +157,7 @@ def run_stream(
     classifier = methods[0].classifier
     shares = share and isinstance(methods[0], FrozenMethod)
     features = SharedFeatures([method.features for method in methods], cache) if shares else None
-    memory = PeakMemory(classifier.model.device)
+    reset_peak_memory(classifier.model.device)
     seen = 0
     for batch in batches:
         images, labels, domains = _checked(batch, len(classifier.class_names))
@@ -176,9 +175,9 @@ def run_stream(
                     each.measure(own, parts)
         seen += len(labels)
         report(len(labels) / len(stream.plan) if stream else 0.0)
-    peak_memory = memory.read()
+    peak = peak_memory(classifier.model.device)
     for evaluation in evaluations:
-        evaluation.peak_memory = peak_memory
+        evaluation.peak_memory = peak
     return evaluations
 
 

@@ -1,4 +1,4 @@
-"""Memory in use, and the most that something needed."""
+"""Memory in use now, and at its peak."""
 
 from __future__ import annotations
 
@@ -12,25 +12,20 @@ import torch
 _STATUS, _REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-class PeakMemory:
-    """Peak memory since it was made, in bytes: of tensors on a GPU, else of the whole process.
+def reset_peak_memory(device: torch.device) -> None:
+    """Start to measure the peak anew. Where the system cannot, earlier peaks of the process count, too."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with contextlib.suppress(OSError):
+            _REFERENCES.write_text("5")  # Linux: the high-water mark of resident memory
 
-    Where the system cannot forget an earlier peak of the process, that peak counts; `read` gives None where nothing
-    can be said at all.
-    """
 
-    def __init__(self, device: torch.device):
-        self.device = device
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        else:
-            with contextlib.suppress(OSError):
-                _REFERENCES.write_text("5")  # Linux: start the high-water mark of resident memory anew
-
-    def read(self) -> int | None:
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device)
-        return _of_process("VmHWM") or _peak_of_process()
+def peak_memory(device: torch.device) -> int | None:
+    """Peak memory in bytes: of tensors on a GPU, else of the whole process; None where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return _of_process("VmHWM") or _peak_of_process()
 
 
 def memory_in_use(device: torch.device) -> int | None:

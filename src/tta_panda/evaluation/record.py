@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,19 +16,11 @@ from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.metrics import StreamMetrics
 from tta_panda.executors import as_worker_error
 
+Encoded = Literal["images", "images_with_gradient", "texts", "texts_with_gradient"]
+"""Kinds of encoder passes; those with a gradient cost about three times as much."""
+
 SCHEMA: Literal[1] = 1
 """Number of the format of records. Raise it with every change of a field: other numbers are refused."""
-
-
-class PassesPerBatch(BaseModel):
-    """Images and texts that a method encodes for a batch, on average: its cost, independent of the machine."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    images: float
-    images_with_gradient: float
-    texts: float
-    texts_with_gradient: float
 
 
 class Measurement(BaseModel):
@@ -98,7 +90,8 @@ class EvaluationResult(Measurement):
     """How often the method started over, because its training diverged."""
     skipped_steps: int = 0
     """Updates that were skipped, because the loss or a gradient was NaN or infinite."""
-    passes: PassesPerBatch
+    passes: dict[Encoded, float] = Field(min_length=len(get_args(Encoded)))
+    """Images and texts encoded for a batch, on average: what the method costs, whatever the machine."""
     seconds: float
     """Encoder passes (shared ones in full, and those from a cache as long as they took when they were made) and the
     method's own work."""
@@ -141,7 +134,7 @@ class RunRecord(EvaluationResult):
                 "method": self.config.method.name,
                 "options": dict(self.config.method.options),
                 **{**whole, **measured.model_dump(include=Measurement.model_fields.keys() - _BY_CLASS)},
-                **self.passes.model_dump(),
+                **{str(kind): number for kind, number in self.passes.items()},
                 "record": self.config.key,
             }
             for corruption, measured in self.by_corruption.items()

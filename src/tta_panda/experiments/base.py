@@ -11,25 +11,17 @@ from typing import Any, NamedTuple
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.evaluation.config import RunConfig
-from tta_panda.evaluation.record import RunRecord
+from tta_panda.evaluation.record import Encoded, RunRecord
 from tta_panda.experiments.paper import MEAN, printed_accuracy
 from tta_panda.experiments.setup import Series, Setup
 from tta_panda.methods import MethodName
 from tta_panda.reporting.cells import ACCURACY, Cell, Metric, Results, over_seeds
-from tta_panda.reporting.figures import DotFigure, Figure, Line, LineFigure, LineKind, Panel
+from tta_panda.reporting.figures import DotFigure, Line, LineFigure, LineKind, Panel
 from tta_panda.reporting.page import Section
 from tta_panda.reporting.tables import Column, Row, Table, side_by_side
 
-
-class Shown(NamedTuple):
-    """What an experiment shows."""
-
-    tables: Sequence[Table]
-    figures: Sequence[Figure] = ()
-    notes: Sequence[str] = ()
-
-
-Show = Callable[["ExperimentResults"], Shown]
+Show = Callable[["ExperimentResults"], Section]
+"""Tables, figures and notes of what was run; the experiment adds its name and title."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,6 @@ class Experiment:
     rows: Callable[[Setup], Mapping[str, Sequence[Series]]]
     """Everything that is compared: for each row of its table, or panel of its figure, the series side by side."""
     show: Show
-    """Tables and figures of what was run."""
     corruptions: Callable[[Setup], Sequence[str]] = lambda setup: CORRUPTIONS
     """Where it is compared."""
     in_paper: str = ""
@@ -76,11 +67,17 @@ class Experiment:
 
     def section(self, setup: Setup, records: Mapping[str, RunRecord], diverged: Collection[str] = ()) -> Section:
         """Its tables and figures from whatever records there are; cells without them say so."""
-        tables, figures, notes = self.show(ExperimentResults(self, setup, records, diverged))
         place = f"In the paper: {self.in_paper}" if self.in_paper else "Beyond the paper"
         source = f"{place}. tta-panda reproduce {self.name}"
-        runs = self.runs(setup)
-        return Section(self.name, self.title, tables, figures, notes, runs, self.about, source, figures_first=True)
+        return replace(
+            self.show(ExperimentResults(self, setup, records, diverged)),
+            name=self.name,
+            title=self.title,
+            runs=self.runs(setup),
+            about=self.about,
+            source=source,
+            figures_first=True,
+        )
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
@@ -173,12 +170,12 @@ class ExperimentResults(Results[Series]):
             for tenths in zip(*(record.tenths for record in records), strict=True)
         ]
 
-    def encoded_per_image(self, series: Series, *kinds: str) -> Cell:
-        """Encoder passes for each image of the streams; `kinds` are fields of `PassesPerBatch`."""
+    def encoded_per_image(self, series: Series, *kinds: Encoded) -> Cell:
+        """Encoder passes for each image of the streams."""
 
         def encoded(record: RunRecord) -> float:
             batches = math.ceil(record.samples / record.config.stream.batch_size)
-            return sum(float(getattr(record.passes, kind)) for kind in kinds) * batches / record.samples
+            return sum(record.passes[kind] for kind in kinds) * batches / record.samples
 
         records = [self.records(series, corruption) for corruption in self.corruptions]
         if not all(records):
@@ -256,7 +253,7 @@ def sweep_experiment(
         }
 
     @experiment(name, title, about, rows, corruptions=Setup.sensitivity_corruptions, in_paper=in_paper)
-    def show(results: ExperimentResults) -> Shown:
+    def show(results: ExperimentResults) -> Section:
         panels, tables = [], []
         for index, sweep in enumerate(sweeps):
             xs, lines = sweep.values(results.setup), []
@@ -271,7 +268,7 @@ def sweep_experiment(
         caption = f"{about} {results.where.capitalize()}; bars are one s.d. over seeds."
         notes = results.quick_notes() if search else results.sweep_notes()
         tables += [search(results)] if search else []
-        return Shown(tables, [LineFigure(caption, panels)], [*notes, *([note] if note else [])])
+        return Section(tables, [LineFigure(caption, panels)], [*notes, *([note] if note else [])])
 
 
 def line_table(title: str, x: str, lines: Sequence[Line], columns: Sequence[Column], name: str = "") -> Table:

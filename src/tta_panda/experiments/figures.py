@@ -13,7 +13,6 @@ from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.experiments.base import (
     ExperimentResults,
-    Shown,
     Sweep,
     SweepLine,
     experiment,
@@ -26,6 +25,7 @@ from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, STREAMS, Series
 from tta_panda.reporting.cells import ACCURACY, BETA, BIAS, Cell, Metric
 from tta_panda.reporting.comparison import corruption_rows, table_by_corruption
 from tta_panda.reporting.figures import Line, LineFigure, Panel, class_histograms, corruption_dots
+from tta_panda.reporting.page import Section
 from tta_panda.reporting.tables import Column, Row, Table, with_changes
 
 # Figure 2: bias
@@ -45,7 +45,7 @@ def _bias_rows(setup: Setup) -> dict[str, list[Series]]:
     corruptions=lambda setup: (CLEAN, *CORRUPTIONS),
     in_paper="Figure 2 and its appendix",
 )
-def _bias(results: ExperimentResults) -> Shown:
+def _bias(results: ExperimentResults) -> Section:
     clip, positive, panda = results.series
     compared: list[tuple[Column, Series, Series | None]] = [
         *((Column.of(BIAS, series.label), series, None) for series in results.series),
@@ -65,7 +65,7 @@ def _bias(results: ExperimentResults) -> Shown:
     clean = results.cell(clip, BIAS, CLEAN).value
     level = None if clean is None else ("clip on clean images", clean)
     labelled = {series.label: series for series in results.series}
-    return Shown([table], [corruption_dots(results, labelled, BIAS, CORRUPTIONS, results.about, level)], notes)
+    return Section([table], [corruption_dots(results, labelled, BIAS, CORRUPTIONS, results.about, level)], notes)
 
 
 # Appendix: histograms
@@ -78,7 +78,7 @@ def _bias(results: ExperimentResults) -> Shown:
     lambda setup: {"clip": [setup.series("clip"), setup.series("clip+panda")]},
     in_paper="Appendix, histograms",
 )
-def _histograms(results: ExperimentResults) -> Shown:
+def _histograms(results: ExperimentResults) -> Section:
     shown = {series.label: series for series in results.series}
 
     def largest_share(series: Series, corruption: str) -> Cell:
@@ -92,7 +92,7 @@ def _histograms(results: ExperimentResults) -> Shown:
         for group, name in corruption_rows(CORRUPTIONS)
     ]
     figure = class_histograms(results, shown, CORRUPTIONS, f"{results.about} Seed {results.setup.seeds[0]}.")
-    return Shown([Table("Share of the most predicted class", "corruption", columns, rows)], [figure])
+    return Section([Table("Share of the most predicted class", "corruption", columns, rows)], [figure])
 
 
 # Figure 4: along the stream
@@ -109,7 +109,7 @@ _EVOLUTION_IMAGES = 1000  # in a quick look; fewer would leave chunks too small 
     corruptions=lambda setup: (_EVOLUTION,),
     in_paper="Figure 4",
 )
-def _evolution(results: ExperimentResults) -> Shown:
+def _evolution(results: ExperimentResults) -> Section:
     records = [record for series in results.series for record in results.records(series, _EVOLUTION)]
     tenths = max((len(record.tenths) for record in records), default=1)
     columns, panels = [], []
@@ -127,7 +127,7 @@ def _evolution(results: ExperimentResults) -> Shown:
     )
     lines = [line for panel in panels for line in panel.lines]
     table = line_table(f"Chunks of {size}, gaussian noise", "chunk", lines, columns)
-    return Shown([table], [LineFigure(f"{results.about} Bars are one s.d. over seeds.", panels)], [note])
+    return Section([table], [LineFigure(f"{results.about} Bars are one s.d. over seeds.", panels)], [note])
 
 
 def _chunk_size(sizes: set[int]) -> str:
@@ -254,12 +254,12 @@ def _ablation_rows(setup: Setup) -> dict[str, list[Series]]:
     corruptions=Setup.sensitivity_corruptions,
     in_paper="Figure 6",
 )
-def _ablation(results: ExperimentResults) -> Shown:
+def _ablation(results: ExperimentResults) -> Section:
     columns = [Column.of(ACCURACY, kind) for kind in ("off", "within image", "no average", "full")]
     rows = [Row(name, [results.average(series, ACCURACY) for series in row]) for name, row in results.rows.items()]
     table = Table(f"Accuracy (%), {results.where}", "method", columns, rows)
     caption = f"{results.about} {results.where.capitalize()}; bars are one s.d. over seeds."
-    return Shown([table], [table_dots(table, caption)], results.sweep_notes())
+    return Section([table], [table_dots(table, caption)], results.sweep_notes())
 
 
 # Appendix: learning rates
@@ -316,7 +316,7 @@ def simulated_accuracy(noise: float, correlation: float, beta: float, samples: i
     corruptions=lambda setup: (),
     in_paper="Theorem 4.1",
 )
-def _theorem(results: ExperimentResults) -> Shown:
+def _theorem(results: ExperimentResults) -> Section:
     rng = np.random.default_rng(0)
     over_beta = _theorem_panel(_BETAS, "beta", "noise s = 1", lambda r, beta: (1.0, r, beta), rng)
     over_noise = _theorem_panel(_NOISES, "noise s", "beta = r, the best", lambda r, noise: (noise, r, r), rng)
@@ -325,7 +325,7 @@ def _theorem(results: ExperimentResults) -> Shown:
     for panel, name in ((over_beta, ""), (over_noise, "noise")):
         columns = [Column(line.label, 2) for line in panel.lines]
         tables.append(line_table(f"Accuracy (%), {panel.title}", panel.x, panel.lines, columns, name))
-    return Shown(tables, [LineFigure(caption, [over_beta, over_noise])])
+    return Section(tables, [LineFigure(caption, [over_beta, over_noise])])
 
 
 def _theorem_panel(
@@ -362,7 +362,7 @@ def _continual_rows(setup: Setup) -> dict[str, list[Series]]:
     "Accuracy on each corruption of a stream of 15 that is never reset, and beta along it.",
     _continual_rows,
 )
-def _continual(results: ExperimentResults) -> Shown:
+def _continual(results: ExperimentResults) -> Section:
     accuracies, betas = [], []
     for hue, series in enumerate(results.series):
         cells = [results.cell(series, ACCURACY, name) for name in CORRUPTIONS]
@@ -375,7 +375,7 @@ def _continual(results: ExperimentResults) -> Shown:
     panels = [Panel("", ACCURACY.title, accuracies, names=_PLACES), Panel("", BETA.title, betas, names=_PLACES)]
     caption = f"{results.about} Bars are one s.d. over seeds; betas are means over seeds, ten for each corruption."
     tables = [_continual_table(results, ACCURACY, results.series), _continual_table(results, BETA, with_panda, "beta")]
-    return Shown(tables, [LineFigure(caption, panels)])
+    return Section(tables, [LineFigure(caption, panels)])
 
 
 def _continual_table(results: ExperimentResults, metric: Metric, shown: Sequence[Series], name: str = "") -> Table:

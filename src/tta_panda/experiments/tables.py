@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.experiments.base import ExperimentResults, Shown, experiment, table_dots
+from tta_panda.experiments.base import ExperimentResults, experiment, table_dots
 from tta_panda.experiments.paper import BACKBONES, MAIN_ROWS, MEAN, METHODS, printed_accuracy, printed_seconds
 from tta_panda.experiments.setup import AUTO, BEST_OF_GRID, SEVERITY, STREAMS, Series, Setup, short_name
 from tta_panda.methods import DEBIASES
@@ -25,6 +25,7 @@ from tta_panda.reporting.cells import (
     tenth_of,
 )
 from tta_panda.reporting.figures import DotFigure
+from tta_panda.reporting.page import Section
 from tta_panda.reporting.tables import Column, Row, Table, with_changes
 
 _PAPERS_OWN = "The paper's own numbers, of its own models, data and settings: only the pattern can be compared."
@@ -102,10 +103,10 @@ def _accuracy_dots(table: Table) -> DotFigure:
     in_paper="Table 1",
     compares_benchmarks=True,
 )
-def _main(results: ExperimentResults) -> Shown:
+def _main(results: ExperimentResults) -> Section:
     tables = [_accuracy_table(results), _quality_table(results)]
     papers = _papers_benchmarks(results, "Ten methods", {name: name for name in MAIN_ROWS})
-    return Shown([*tables, *papers], [_accuracy_dots(tables[0])])
+    return Section([*tables, *papers], [_accuracy_dots(tables[0])])
 
 
 @experiment(
@@ -115,7 +116,7 @@ def _main(results: ExperimentResults) -> Shown:
     lambda setup: setup.plain_and_panda(METHODS),
     in_paper="Appendix, table of all corruption domains",
 )
-def _corruptions(results: ExperimentResults) -> Shown:
+def _corruptions(results: ExperimentResults) -> Section:
     accuracies = {series.label: partial(results.accuracy, series) for series in results.series}
     biases = {series.label: partial(results.cell_or_mean, series, BIAS) for series in results.series}
     bias = _by_corruption(BIAS.heading, BIAS, biases, "bias")
@@ -125,7 +126,7 @@ def _corruptions(results: ExperimentResults) -> Shown:
         title = f"{BACKBONES['cifar10-c']}: printed in the paper, accuracy (%)"
         papers = _by_corruption(title, ACCURACY, rows, "in-paper")
         tables.append(replace(papers, note=_PAPERS_OWN, of_paper=True))
-    return Shown(tables)
+    return Section(tables)
 
 
 @experiment(
@@ -135,9 +136,9 @@ def _corruptions(results: ExperimentResults) -> Shown:
     lambda setup: setup.plain_and_panda(ALL_METHODS),
     corruptions=Setup.sensitivity_corruptions,
 )
-def _beyond(results: ExperimentResults) -> Shown:
+def _beyond(results: ExperimentResults) -> Section:
     tables = [_accuracy_table(results), _quality_table(results), _cost_table(results)]
-    return Shown(tables, [_accuracy_dots(tables[0])], results.quick_notes())
+    return Section(tables, [_accuracy_dots(tables[0])], results.quick_notes())
 
 
 def _cost_table(results: ExperimentResults) -> Table:
@@ -172,7 +173,7 @@ _POSITIVE = ("tpt", "zero", "tps")
     in_paper="Table 2",
     compares_benchmarks=True,
 )
-def _positive(results: ExperimentResults) -> Shown:
+def _positive(results: ExperimentResults) -> Section:
     rows = []
     for series in results.series:
         encoded = results.encoded_per_image(series, "images", "images_with_gradient")
@@ -181,7 +182,7 @@ def _positive(results: ExperimentResults) -> Shown:
     columns.append(Column("images encoded per image", 1, "lower"))
     table = Table("Mean of 15 corruptions at severity 5", "method", columns, rows, _ZERO_NOTE)
     names = (*_POSITIVE, "tent+panda")
-    return Shown([table, *_papers_benchmarks(results, "Positive augmentation", {name: name for name in names})])
+    return Section([table, *_papers_benchmarks(results, "Positive augmentation", {name: name for name in names})])
 
 
 # Table 3: time
@@ -211,7 +212,7 @@ def _timed_rows(setup: Setup) -> dict[str, list[Series]]:
     in_paper="Table 3",
     timed=True,
 )
-def _time(results: ExperimentResults) -> Shown:
+def _time(results: ExperimentResults) -> Section:
     rows = []
     for name, pair in results.rows.items():
         before, after = (results.cell(series, SECONDS, _TIMED_CORRUPTION) for series in pair)
@@ -231,7 +232,7 @@ def _time(results: ExperimentResults) -> Shown:
         of_paper=True,
         name="in-paper",
     )
-    return Shown([table, papers], notes=[_TIME_NOTE])
+    return Section([table, papers], notes=[_TIME_NOTE])
 
 
 # Table 4: two uses of negatives
@@ -254,7 +255,7 @@ def _negative_rows(setup: Setup) -> dict[str, list[Series]]:
     in_paper="Table 4 and its appendix",
     compares_benchmarks=True,
 )
-def _negative(results: ExperimentResults) -> Shown:
+def _negative(results: ExperimentResults) -> Section:
     columns = [Column.of(metric, metric.title) for metric in (ACCURACY, BIAS)]
     rows = [Row(each.label, [results.accuracy(each), results.average(each, BIAS)]) for each in results.series]
     accuracies = {series.label: partial(results.accuracy, series) for series in results.series}
@@ -262,7 +263,7 @@ def _negative(results: ExperimentResults) -> Shown:
         Table("Mean of 15 corruptions at severity 5", "method", columns, rows),
         _by_corruption("Accuracy (%) on every corruption", ACCURACY, accuracies, "corruptions"),
     ]
-    return Shown([*tables, *_papers_benchmarks(results, "Negative augmentation", _NEGATIVE_ROWS)])
+    return Section([*tables, *_papers_benchmarks(results, "Negative augmentation", _NEGATIVE_ROWS)])
 
 
 # Beyond the paper: kinds of streams
@@ -293,7 +294,7 @@ def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
     _stream_rows,
     corruptions=Setup.sensitivity_corruptions,
 )
-def _streams(results: ExperimentResults) -> Shown:
+def _streams(results: ExperimentResults) -> Section:
     corruptions = results.corruptions
     columns = [Column.of(ACCURACY, "plain"), *(Column.delta(ACCURACY, f"Δ +{way}") for way in DEBIASES)]
 
@@ -306,7 +307,7 @@ def _streams(results: ExperimentResults) -> Shown:
 
     worst = f"mean of the worst tenth, {tenth_of(corruptions)} of {len(corruptions)} corruptions"
     tables = [table(results.mean, results.where), table(results.tail, worst, "tail")]
-    return Shown(tables, notes=[_STREAMS_NOTE, *results.sweep_notes()])
+    return Section(tables, notes=[_STREAMS_NOTE, *results.sweep_notes()])
 
 
 _BETAS = ("auto", 0.4)
@@ -330,7 +331,7 @@ def _beta_rows(setup: Setup) -> dict[str, list[Series]]:
     _beta_rows,
     corruptions=Setup.sensitivity_corruptions,
 )
-def _betas(results: ExperimentResults) -> Shown:
+def _betas(results: ExperimentResults) -> Section:
     def worst_change(plain: Series, debiased: Series) -> Cell:
         """On the corruption where accuracy falls most, or gains least."""
         cells = [
@@ -350,4 +351,4 @@ def _betas(results: ExperimentResults) -> Shown:
         Table(f"Accuracy (%), {results.where}", "stream", [Column.of(ACCURACY, "plain"), *changes], means),
         Table(title, "stream", changes, worst, name="worst"),
     ]
-    return Shown(tables, notes=[_STREAMS_NOTE, *results.quick_notes()])
+    return Section(tables, notes=[_STREAMS_NOTE, *results.quick_notes()])

@@ -6,13 +6,14 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
+from typing import get_args
 
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS, GROUPS
 from tta_panda.data.order import RESET
 from tta_panda.errors import StoreError
 from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
-from tta_panda.evaluation.record import PassesPerBatch, RunRecord
+from tta_panda.evaluation.record import Encoded, RunRecord
 from tta_panda.evaluation.store import RunStore
 from tta_panda.methods import DEBIASES, METHODS
 from tta_panda.reporting.cells import (
@@ -115,7 +116,7 @@ class Comparison(Results[MethodConfig]):
     def section(self, name: str) -> Section:
         """Its tables, figures and notes for a page."""
         figures = [figure for pair in self.pairs for figure in _figures(self, *pair)]
-        return Section(name, self.title, self.tables(), figures, verdicts(self), self.all_runs())
+        return Section(self.tables(), figures, verdicts(self), name, self.title, self.all_runs())
 
 
 def read_comparisons(store: RunStore) -> tuple[list[RunRecord], list[Comparison]]:
@@ -269,16 +270,16 @@ def calibration_table(comparison: Comparison) -> Table:
 
 def passes_table(comparison: Comparison) -> Table:
     """Methods down; images and texts encoded per batch across."""
-    names = list(PassesPerBatch.model_fields)
+    kinds: tuple[Encoded, ...] = get_args(Encoded)
     rows = []
     for method in comparison.methods:
         runs = [config for name in [CLEAN, *comparison.corruptions] for config in comparison.runs(method, name)]
         passes = [comparison.by_key[config.key].passes for config in runs if config.key in comparison.by_key]
         if passes:
-            means = [sum(getattr(each, name) for each in passes) / len(passes) for name in names]
+            means = [sum(each[kind] for each in passes) / len(passes) for kind in kinds]
             rows.append(Row(comparison.label(method), [Cell(mean) for mean in means]))
     title = f"Encoded per batch of {comparison.setting.batch_size} images, mean"
-    return Table(title, "method", [Column(name.replace("_", " ")) for name in names], rows, name="passes")
+    return Table(title, "method", [Column(kind.replace("_", " ")) for kind in kinds], rows, name="passes")
 
 
 def verdicts(comparison: Comparison) -> list[str]:

@@ -63,23 +63,16 @@ class DotFigure:
     level: tuple[str, float] | None = None
 
 
-class Histogram(NamedTuple):
-    """How often each class is predicted and occurs, under one corruption."""
-
-    title: str
-    counts: Sequence[Sequence[int]]
-    """By kind, then by class."""
-    labels: Sequence[int]
-
-
 @dataclass(frozen=True)
 class HistogramFigure:
-    """Histograms of several kinds of predictions, one panel each."""
+    """How often classes are predicted and occur: a histogram for each corruption."""
 
     caption: str
     kinds: Sequence[str]
+    """What predicted."""
     classes: Sequence[str]
-    histograms: Sequence[Histogram]
+    histograms: Mapping[str, Sequence[Sequence[int]]]
+    """By title: the counts of each class for every kind, and last those of the labels."""
 
 
 Figure = LineFigure | DotFigure | HistogramFigure
@@ -103,15 +96,14 @@ def class_histograms(
     results: Results[S], series: Mapping[str, S], corruptions: Sequence[str], caption: str
 ) -> HistogramFigure:
     """How often each class is predicted, for each corruption that all of the series were run on."""
-    histograms: list[Histogram] = []
+    histograms: dict[str, Sequence[Sequence[int]]] = {}
     classes: Sequence[str] = ()
     for corruption, title in zip(corruptions, _spaced(corruptions), strict=True):
         found = [results.records(each, corruption) for each in series.values()]
         if all(found):
             classes = found[0][0].class_names
             first = [records[0].by_corruption[corruption] for records in found]  # of one seed: counts are of images
-            counts = [measured.predicted_counts for measured in first]
-            histograms.append(Histogram(title, counts, first[0].label_counts))
+            histograms[title] = [*(measured.predicted_counts for measured in first), first[0].label_counts]
     return HistogramFigure(caption, list(series), classes, histograms)
 
 
@@ -230,20 +222,23 @@ def _draw_dots(figure: DotFigure) -> Drawing:
 
 
 def _draw_histograms(figure: HistogramFigure) -> list[Drawing]:
-    most = max((max(*each.labels, *map(max, each.counts)) for each in figure.histograms), default=1)
-    size = math.prod(_HISTOGRAMS)
-    pieces = [figure.histograms[start : start + size] for start in range(0, len(figure.histograms), size)]
+    most = max((max(map(max, counts)) for counts in figure.histograms.values()), default=1)
+    size, found = math.prod(_HISTOGRAMS), list(figure.histograms.items())
+    pieces = [found[start : start + size] for start in range(0, len(found), size)]
     return [_draw_some_histograms(figure, piece, 1.05 * most) for piece in pieces]
 
 
-def _draw_some_histograms(figure: HistogramFigure, histograms: Sequence[Histogram], top: float) -> Drawing:
+def _draw_some_histograms(
+    figure: HistogramFigure, histograms: Sequence[tuple[str, Sequence[Sequence[int]]]], top: float
+) -> Drawing:
     down, across = _HISTOGRAMS
     drawing = _drawing(1.35 * down + 1.6)
     grid = drawing.subplots(down, across, sharey=True, squeeze=False)
     for axes in grid.flat[len(histograms) :]:
         axes.set_visible(False)
-    for axes, histogram in zip(grid.flat, histograms, strict=False):
-        _draw_histogram(axes, histogram, figure.kinds)
+    for axes, (title, counts) in zip(grid.flat, histograms, strict=False):
+        _draw_histogram(axes, figure.kinds, *counts)
+        axes.set_title(_name(title), fontsize=9)
     grid[0, 0].set_ylim(0, top)
     if len(figure.classes) <= _MAX_NAMED_CLASSES:
         for axes in grid.flat[max(0, len(histograms) - across) : len(histograms)]:  # the lowest of each column
@@ -254,14 +249,14 @@ def _draw_some_histograms(figure: HistogramFigure, histograms: Sequence[Histogra
     return drawing
 
 
-def _draw_histogram(axes: Axes, histogram: Histogram, kinds: Sequence[str]) -> None:
+def _draw_histogram(axes: Axes, kinds: Sequence[str], *counts: Sequence[int]) -> None:
+    *predicted, labels = counts
     width = 0.8 / len(kinds)
-    for index, (kind, counts) in enumerate(zip(kinds, histogram.counts, strict=True)):
-        places = [place + (index - (len(kinds) - 1) / 2) * width for place in range(len(counts))]
-        axes.bar(places, counts, width, color=COLOURS[index % len(COLOURS)], label=_name(kind))
-    edges = [place - 0.5 for place in range(len(histogram.labels) + 1)]
-    axes.stairs(histogram.labels, edges, color=REFERENCE_COLOUR, linewidth=0.8, linestyle="--", label="labels")
-    axes.set_title(_name(histogram.title), fontsize=9)
+    for index, (kind, heights) in enumerate(zip(kinds, predicted, strict=True)):
+        places = [place + (index - (len(kinds) - 1) / 2) * width for place in range(len(heights))]
+        axes.bar(places, heights, width, color=COLOURS[index % len(COLOURS)], label=_name(kind))
+    edges = [place - 0.5 for place in range(len(labels) + 1)]
+    axes.stairs(labels, edges, color=REFERENCE_COLOUR, linewidth=0.8, linestyle="--", label="labels")
     axes.set_xticks([])
 
 

@@ -24,12 +24,12 @@ from tta_panda.reporting.tables import Table, spread_notes
 class Section:
     """Tables and figures under a title: an experiment, or a comparison."""
 
-    name: str
-    title: str
     tables: Sequence[Table]
     figures: Sequence[Figure] = ()
     notes: Sequence[str] = ()
     """What a reader has to know to read the numbers rightly."""
+    name: str = ""
+    title: str = ""
     runs: Sequence[RunConfig] = ()
     about: str = ""
     source: str = ""

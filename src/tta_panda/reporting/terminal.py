@@ -47,12 +47,13 @@ def _print_table(console: Console, table: Table) -> None:
 
 
 def _pieces_that_fit(console: Console, table: Table) -> list[Table]:
-    """A wide table as it is, or cut into several with fewer columns: numbers are never cut."""
+    """A wide table as it is, or cut into several with fewer columns; a difference stays beside its number."""
     names = [word for row in table.rows for word in (row.group, _PAPER_ROW, *printable(row.name).split())]
     columns = [_min_width(table, index) for index in range(len(table.columns))]
     needed = max(map(len, names), default=0) * (1 + table.is_grouped) + sum(columns)
     needed += sum(_padding(table)) * (len(columns) + 2)
-    half = len(table.columns) // 2
+    near_half = range(len(table.columns) // 2, 0, -1)
+    half = next((index for index in near_half if not table.columns[index].is_delta), 0)
     if needed <= console.width or not half:
         return [table]
     pieces = (table.cut(slice(half)), table.cut(slice(half, None)))
