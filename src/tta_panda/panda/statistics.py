@@ -28,7 +28,7 @@ class RunningMean(Stateful):
     def __init__(self, half_life: float):
         super().__init__()
         self.half_life = half_life
-        self.total = self.add_state("total", torch.zeros(()))
+        self.total = self.add_state("total", torch.zeros((), dtype=torch.float32))
         self.weight = self.add_state("weight", 0.0)
 
     def update(self, mean: Tensor, images: int) -> Tensor:
