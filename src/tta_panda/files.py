@@ -1,18 +1,20 @@
-"""Write files whole or not at all, lock folders, and turn rows into CSV or Parquet."""
+"""Read regular files only, write files whole or not at all, lock folders, and turn rows into CSV or Parquet."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import io
 import json
 import os
 import re
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -20,6 +22,21 @@ from tta_panda.errors import DataError, StoreError, missing_extra
 from tta_panda.escapes import csv_text
 
 _PART_NAME = re.compile(r"\.(?P<stem>.*)\.[0-9a-f]{16}\.part(?P<suffix>(\..*)?)", re.DOTALL)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read bytes. Pipes and devices, which may have no end, are an `OSError`, and not waited for."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return file
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a file; see `open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
 
 
 @contextlib.contextmanager

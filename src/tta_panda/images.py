@@ -8,6 +8,7 @@ is wrong with a file is a `BrokenImageError`.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -18,6 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from tta_panda.errors import BrokenImageError
 from tta_panda.escapes import path_text
+from tta_panda.files import open_regular
 
 Interpolation = Literal["bicubic", "bilinear"]
 
@@ -122,9 +124,14 @@ def _centre(picture: Image.Image, width: int, height: int) -> Image.Image:
     return picture.crop((left, top, left + width, top + height))
 
 
-def _opened(source: Path | Image.Image) -> Image.Image:
+@contextlib.contextmanager
+def _opened(source: Path | Image.Image) -> Iterator[Image.Image]:
     """What may be changed: a file, or a copy of the caller's picture."""
-    return source.copy() if isinstance(source, Image.Image) else Image.open(source, formats=_FORMATS)
+    if isinstance(source, Image.Image):
+        yield source.copy()
+        return
+    with open_regular(source) as file, Image.open(file, formats=_FORMATS) as picture:
+        yield picture
 
 
 def _draft_size(picture: Image.Image, fit: int | Framing) -> tuple[int, int]:

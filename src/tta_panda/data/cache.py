@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tta_panda.errors import StoreError
-from tta_panda.files import save_file
+from tta_panda.files import read_regular, save_file
 
 _CLOCK_TICK = 3_000_000_000  # nanoseconds; some file systems keep times in steps of two seconds
 
@@ -27,7 +27,7 @@ def remembered(what: Sequence[str], paths: Sequence[Path], compute: Callable[[],
     keys = (f"{s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino}" for s in states)
     cached = _cache_folder() / digest([*what, *map(str, paths), *keys])
     with contextlib.suppress(OSError, ValueError):
-        text, _, check = cached.read_text("utf-8").rpartition("\n")
+        text, _, check = read_regular(cached).decode().rpartition("\n")
         if check == digest([text]):
             return text
     text = compute()

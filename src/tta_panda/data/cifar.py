@@ -22,6 +22,7 @@ from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.dataset import ImageDataset
 from tta_panda.data.source import Archive, DataSource, Finding, Status, file_md5, published_classes
 from tta_panda.errors import DataError
+from tta_panda.files import read_regular
 from tta_panda.pickles import RefusedPickleError, RestrictedUnpickler
 
 SEVERITIES = 5
@@ -163,7 +164,7 @@ def read_note(path: Path) -> dict[str, Any] | None:
     """The content of the note beside `path`; None for a published file."""
     note = note_path(path)
     try:
-        content = json.loads(note.read_text("utf-8"))
+        content = json.loads(read_regular(note))
         return {**content, "severities": [int(severity) for severity in content["severities"]]}
     except FileNotFoundError:
         return None
@@ -206,7 +207,7 @@ def _read_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray
 
 def _unpickled(path: Path) -> Any:
     try:
-        content = io.BytesIO(path.read_bytes())
+        content = io.BytesIO(read_regular(path))
         return RestrictedUnpickler(content, lambda *name: _ALLOWED.get(name), encoding="bytes").load()
     except RefusedPickleError as error:
         raise DataError(

@@ -22,6 +22,7 @@ from tta_panda.data.cache import digest, remembered
 from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning
 from tta_panda.escapes import path_text
 from tta_panda.executors import available_cores
+from tta_panda.files import read_regular
 from tta_panda.images import AS_SHOWN, Decoding, Framing, fit_picture, read_image
 
 Labels = NDArray[Any]  # (N,) integers
@@ -167,7 +168,9 @@ def _why_broken(path: Path, decoding: Decoding) -> str | None:
 
 
 def _contents(folder: Path, paths: Sequence[Path]) -> list[str]:
-    return [f"{path.relative_to(folder).as_posix()}\0{hashlib.sha256(path.read_bytes()).hexdigest()}" for path in paths]
+    return [
+        f"{path.relative_to(folder).as_posix()}\0{hashlib.sha256(read_regular(path)).hexdigest()}" for path in paths
+    ]
 
 
 def reading_threads() -> ThreadPoolExecutor:

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from tta_panda.errors import DataError
 from tta_panda.escapes import path_text
+from tta_panda.files import read_regular
 
 SUFFIXES = frozenset(
     {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
@@ -111,7 +112,7 @@ def _is(kind: Callable[[], bool]) -> bool:
 def read_lines(path: Path) -> list[str]:
     """The lines of a text file that are not blank. UTF-8, or what a byte order mark at its beginning says."""
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
         encoding = next((name for mark, name in _ENCODINGS.items() if content.startswith(mark)), "utf-8")
         return [line.strip() for line in content.decode(encoding).splitlines() if line.strip()]
     except OSError as error:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.errors import DataError
+from tta_panda.files import open_regular
 
 if TYPE_CHECKING:
     from tta_panda.data.dataset import Dataset
@@ -128,5 +129,5 @@ def published_classes(name: str) -> dict[str, str]:
 
 
 def file_md5(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "md5").hexdigest()

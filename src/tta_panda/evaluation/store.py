@@ -17,7 +17,7 @@ from tta_panda.errors import StoreError
 from tta_panda.escapes import printable
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import SCHEMA, FailedRun, RunRecord
-from tta_panda.files import flat, make_writable, save_file
+from tta_panda.files import flat, make_writable, read_regular, save_file
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +83,8 @@ class RunStore:
         paths = self.root.glob("[!.]*.diverged") if configs is None else map(self.divergence_path, configs)
         found = {}
         for path in paths:
-            with contextlib.suppress(FileNotFoundError, ValidationError):
-                found[path.stem] = FailedRun.model_validate_json(path.read_bytes())
+            with contextlib.suppress(OSError, ValidationError):
+                found[path.stem] = FailedRun.model_validate_json(read_regular(path))
         return found
 
     def records(self, except_for: Collection[str] = ()) -> list[RunRecord]:
@@ -104,7 +104,7 @@ class RunStore:
 
     def _read(self, path: Path, key: str) -> RunRecord | None:
         try:
-            content = path.read_bytes()
+            content = read_regular(path)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -56,7 +56,7 @@ class FeatureCache:
     def load(self, key: str) -> Pass | None:
         """The pass with this key; None where there is none, or where its file is damaged."""
         path = self._path(key)
-        if not path.exists():
+        if not path.is_file():
             return None
         with (
             contextlib.suppress(SafetensorError, OSError, KeyError, TypeError, ValueError),

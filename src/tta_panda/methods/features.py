@@ -161,8 +161,9 @@ class Features(Stateful):
     def prepare(self, images: Images) -> Batch:
         """The batch at the model's input size, checked."""
         originals = as_batch(images, framing_of(self.classifier.model))
-        if isinstance(originals, Tensor) and originals.is_inference():
-            originals = originals.clone()  # autograd cannot use a tensor that was made in inference mode
+        if isinstance(originals, Tensor):
+            # Autograd leaves the caller's tensors alone, and cannot use those that were made in inference mode.
+            originals = originals.clone() if originals.is_inference() else originals.detach()
         prepared = self.classifier.model.prepare(originals)
         return Batch(prepared, originals if originals.dtype == torch.uint8 else originals.float())  # MPS has no float64
 

@@ -68,7 +68,7 @@ class Mint(TrainedMethod):
         """How far features (B, D) are from the means of their classes, less how far they are from that of all."""
         own_means = self.sums[predicted] / self.counts[predicted]  # (B, D)
         mean = self.sums.sum(dim=0) / self.counts.sum()
-        in_batch = predicted.bincount()
+        in_batch = predicted.bincount().to(features.dtype)
         weights = 1 / (in_batch.count_nonzero() * in_batch[predicted])  # all classes of the batch weigh the same
         return weights @ ((features - own_means).square() - (features - mean).square()).sum(dim=1)
 

@@ -60,7 +60,7 @@ class OGA(FrozenMethod):
         if counts.max() >= MIN_FOR_COVARIANCE:
             covariance = _covariance(entries - means[labels])
         else:
-            covariance = torch.eye(entries.shape[1], device=entries.device) / entries.shape[1]
+            covariance = torch.eye(entries.shape[1], dtype=entries.dtype, device=entries.device) / entries.shape[1]
         whitened = _whitened(torch.cat([features, means]), covariance)
         points, centres = whitened[: len(features)], whitened[len(features) :]
         return points @ centres.T - centres.square().sum(dim=-1) / 2
@@ -74,7 +74,7 @@ def _covariance(residuals: Tensor) -> Tensor:
     if count > 4 * size:
         return scatter / (count - 1)
     spread = scatter.trace() / (count - 1)
-    return (scatter + spread * torch.eye(size, device=scatter.device)) / size
+    return (scatter + spread * torch.eye(size, dtype=scatter.dtype, device=scatter.device)) / size
 
 
 def _whitened(vectors: Tensor, covariance: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class StatA(FrozenMethod):
         unary, logits, shares = at_texts, torch.empty_like(by_text), by_text.exp()
         for step in range(self.steps + 1):
             if step:  # classes that no image is assigned to stay at their texts
-                counts = top_class(shares).bincount(minlength=shares.shape[1])
+                counts = top_class(shares).bincount(minlength=shares.shape[1]).to(shares.dtype)
                 present = counts.nonzero()[:, 0]
                 fitted = self._fit(features, shares[:, present], counts[present, None], anchor.select(present))
                 moved = fitted.log_likelihoods(features) - anchored[:, present]

@@ -17,7 +17,7 @@ import safetensors.torch
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError, StoreError
-from tta_panda.files import save_file
+from tta_panda.files import read_regular, save_file
 from tta_panda.methods import METHODS
 from tta_panda.models.checkpoints import tensors_hash
 from tta_panda.panda import Centering, Debias, Level, Panda
@@ -132,7 +132,7 @@ def _debias_of(settings: dict[str, Any] | None) -> Debias | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except OSError as error:
         raise StoreError(f"Cannot read the state {path}: {error.strerror}.") from error
     try:

@@ -119,7 +119,7 @@ class TrainedMethod(Method):
         self.weights: AdaptedWeights
         self.add_state("weights", AdaptedWeights(self.adapted, self.make_optimizer))
         self.drift: Tensor  # (K + 1,): sums over images of the change in probability, and the number of images
-        self.add_state("drift", torch.zeros(len(self.classifier.class_names) + 1, device="cpu"))
+        self.add_state("drift", torch.zeros(len(self.classifier.class_names) + 1, dtype=torch.float32, device="cpu"))
         self.add_state("restarts", 0)
         self.add_state("skipped_steps", 0)
 

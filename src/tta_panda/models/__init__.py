@@ -12,7 +12,7 @@ import torch
 from tta_panda.errors import InvalidInputError, TtaPandaWarning
 from tta_panda.models.adapter import ImageAdapter
 from tta_panda.models.base import TEMPLATES, Classifier, ImageModel, Template, VisionLanguageModel, ZeroShotClassifier
-from tta_panda.models.checkpoints import file_digest, model_files
+from tta_panda.models.checkpoints import check_directory, file_digest, model_files
 from tta_panda.models.devices import (
     Backend,
     OpenVinoEncoder,
@@ -68,6 +68,8 @@ def load_model(name: str, device: str = "cpu", precision: Precision = "fp32", ba
     check_backend(backend, device, precision)
     parsed = parse_model_name(name)
     source = SOURCES[parsed.library]
+    if parsed.directory:
+        check_directory(parsed.directory)
     with torch.inference_mode(False):  # a model that was loaded in inference mode could never be adapted
         model = pkgutil.resolve_name(source.load)(parsed).to(device)
     model.preset = source.preset

@@ -40,8 +40,8 @@ class ImageAdapter(nn.Module):
         self.negative_patch_size = min(PAPER_PATCH_SIZE, framing.size // 2)  # half the side of small images
         self.mean: Tensor
         self.std: Tensor
-        self.register_buffer("mean", torch.tensor(tuple(mean)).view(3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(tuple(std)).view(3, 1, 1), persistent=False)
+        self.register_buffer("mean", torch.tensor(tuple(mean), dtype=torch.float32).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(tuple(std), dtype=torch.float32).view(3, 1, 1), persistent=False)
 
     def __repr__(self) -> str:
         facts = f"image_size={self.image_size}, device='{self.device}', precision={self.precision!r}"

@@ -7,6 +7,7 @@ without their program, files cannot ask for more memory than they hold, and an e
 from __future__ import annotations
 
 import hashlib
+import json
 import mmap
 import zipfile
 from collections import OrderedDict
@@ -19,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tta_panda.errors import ModelLoadError
+from tta_panda.files import open_regular, read_regular
 from tta_panda.models.loading import failures_explained
 from tta_panda.pickles import RefusedPickleError, RestrictedUnpickler
 
@@ -65,7 +67,7 @@ def _read(path: Path) -> Any:
 
 def _check_memory(path: Path) -> None:
     """Raise where reading a small file would take a lot of memory."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         asks_for_memory = content.find(b"bytearray") >= 0
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
@@ -189,6 +191,20 @@ def find_weights(directory: Path, patterns: Sequence[str]) -> list[Path]:
     return next(filter(None, (_matching(directory, pattern) for pattern in patterns)), [])
 
 
+def check_directory(directory: Path) -> None:
+    """Refuse pipes and devices, which libraries would wait for, and lists of weights that lead out of a directory."""
+    for path in directory.iterdir():
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ModelLoadError(f"{path} is neither a file nor a folder. Remove it from the model's directory.")
+    for path in _matching(directory, "*.index.json"):
+        with failures_explained(f"{path} is not a list of weights by name"):
+            outside = [
+                file for file in json.loads(read_regular(path))["weight_map"].values() if Path(file).name != file
+            ]
+        if outside:
+            raise ModelLoadError(f"{path} names {outside[0]!r}; expected files beside it.")
+
+
 def model_files(directory: Path, patterns: Sequence[str]) -> list[Path]:
     """The files in a model directory that decide what the model computes: weights, configuration, tokenizer."""
     found = {path for pattern in _DESCRIPTIONS for path in _matching(directory, pattern)}
@@ -204,7 +220,7 @@ def file_digest(files: Iterable[Path]) -> str:
     """A short hash of the content of files."""
     digests = []
     for file in files:
-        with file.open("rb") as content:
+        with open_regular(file) as content:
             digests.append(hashlib.file_digest(content, "sha256").hexdigest())
     return hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
 

@@ -85,6 +85,8 @@ def check_images(images: Tensor) -> None:
         raise InvalidInputError(f"images must have the shape (B, 3, H, W), got {tuple(images.shape)}.{hint}")
     if 0 in images.shape:
         raise InvalidInputError(f"The batch is empty: images have the shape {tuple(images.shape)}.")
+    if images.is_meta or images.layout != torch.strided:
+        raise InvalidInputError(f"images must be a dense tensor with values, got {images.layout} on {images.device}.")
     if images.dtype == torch.uint8:
         return
     if not images.is_floating_point():

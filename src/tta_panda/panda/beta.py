@@ -28,7 +28,7 @@ from tta_panda.state import Stateful
 HALF_LIFE = 200.0
 """In images: what was seen earlier is forgotten, to follow a stream whose corruption changes."""
 
-GRID = torch.linspace(0, 1, 21, device="cpu")  # (G,)
+GRID = torch.linspace(0, 1, 21, dtype=torch.float32, device="cpu")  # (G,)
 
 MIN_GAIN = 1e-4
 """In nats: the smallest gain of mutual information for which anything is subtracted."""

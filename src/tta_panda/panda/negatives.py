@@ -108,7 +108,7 @@ def sample_same_cell(batch: int, grid: PatchGrid, count: int, generator: torch.G
 
 def sample_within_image(batch: int, grid: PatchGrid, count: int, generator: torch.Generator) -> NegativePlan:
     """The paper's ablation: one negative per image, made of that image's own patches. `count` has no meaning here."""
-    order = torch.rand(batch, grid.cells, generator=generator).argsort(dim=1)
+    order = torch.rand(batch, grid.cells, generator=generator, dtype=torch.float32).argsort(dim=1)
     unshuffled = (order == torch.arange(grid.cells)).all(dim=1, keepdim=True)
     order = torch.where(unshuffled, order.roll(1, dims=1), order)  # a negative must not be the image itself
     images = torch.arange(batch).view(-1, 1).expand(-1, grid.cells)

@@ -29,7 +29,7 @@ class RunningMean(Stateful):
     def __init__(self, half_life: float):
         super().__init__()
         self.half_life = half_life
-        self.total = self.add_state("total", torch.zeros((), device="cpu"))
+        self.total = self.add_state("total", torch.zeros((), dtype=torch.float32, device="cpu"))
         self.weight = self.add_state("weight", 0.0)
 
     def update(self, mean: Tensor, images: int) -> Tensor:

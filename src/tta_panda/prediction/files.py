@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 from tta_panda.errors import InvalidInputError, StoreError
 from tta_panda.escapes import path_text
-from tta_panda.files import csv_cell, csv_line, import_pyarrow, saving, writing
+from tta_panda.files import csv_cell, csv_line, import_pyarrow, open_regular, saving, writing
 from tta_panda.prediction.predict import Prediction
 
 COLUMNS = (
@@ -119,7 +120,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             for row in batch.to_pylist():
                 yield {**row, "top": [[each["class"], each["probability"]] for each in row["top"]]}
         return
-    with path.open(encoding="utf-8", newline="") as file:
+    with io.TextIOWrapper(open_regular(path), "utf-8", newline="") as file:
         if path.suffix.lower() == ".csv":
             for row in csv.DictReader(file):
                 yield {name: _from_csv(name, value) for name, value in row.items()}

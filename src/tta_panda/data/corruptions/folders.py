@@ -30,7 +30,7 @@ from tta_panda.data.listing import Found, find_images
 from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning, UnknownNameError
 from tta_panda.escapes import path_text
 from tta_panda.executors import local_executor
-from tta_panda.files import locked, remove_parts, save_file, saving
+from tta_panda.files import locked, read_regular, remove_parts, save_file, saving
 from tta_panda.images import fit_picture, read_image
 
 _JPEG = {"quality": 85}
@@ -73,7 +73,7 @@ def corrupt_folder(
         remove_parts(target, nested=True)
         _write_notes(job)
         if (source / CLASS_LIST).is_file():
-            save_file(target / CLASS_LIST, (source / CLASS_LIST).read_bytes())
+            save_file(target / CLASS_LIST, read_regular(source / CLASS_LIST))
         with contextlib.closing(executor.map(functools.partial(_corrupt_file, job), images)) as errors:
             for image, error in zip(images, errors, strict=True):
                 if error is not None:
@@ -137,7 +137,7 @@ def _write_notes(job: _Job) -> None:
         note, content = job.target / f"{name}.json", json.dumps(settings)
         if name != CLEAN and (job.target / name).exists() and not note.exists():
             raise DataError(f"{job.target / name} was not made by tta-panda corrupt. Choose another OUT.")
-        if note.exists() and (before := note.read_text("utf-8")) != content:
+        if note.exists() and (before := read_regular(note).decode()) != content:
             raise DataError(
                 f"The {name} images in {job.target} were made with other settings: {before}, not {content}. Choose "
                 f"another OUT, or delete them and {note.name}."

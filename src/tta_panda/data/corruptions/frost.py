@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tta_panda.data.listing import find_images
 from tta_panda.errors import DataError
+from tta_panda.files import read_regular
 from tta_panda.images import read_image
 
 Images = NDArray[np.uint8]
@@ -56,7 +57,7 @@ def load_frost_textures(folder: str | Path) -> FrostTextures:
         raise DataError(
             f"Frost photographs: no image files in {folder}. Expected a folder of .png or .jpg photographs."
         )
-    digests = b"".join(hashlib.sha256(path.read_bytes()).digest() for path in paths)
+    digests = b"".join(hashlib.sha256(read_regular(path)).digest() for path in paths)
     name = f"photographs {hashlib.sha256(digests).hexdigest()[:12]}"  # the same wherever they are
     return FrostTextures([read_image(path) for path in paths], name)
 
