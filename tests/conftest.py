@@ -35,6 +35,8 @@ TINY_OPTIONS = {
     "tpt": _VIEWS,
     "tps": _VIEWS,
     "zero": _VIEWS,
+    "vte": _VIEWS,
+    "mta": {"views": 8},
 }
 """What suits the tiny model: it has two blocks, and is so unsure that filters would let nothing pass."""
 

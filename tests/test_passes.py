@@ -20,7 +20,7 @@ from tta_panda.methods.sharing import SharedFeatures
 B, M, K, V = 20, 2, 4, 8
 
 VIEWS = {"views": V, "keep": 0.25}
-OPTIONS = TINY_OPTIONS | {"tpt": VIEWS, "zero": VIEWS, "tps": VIEWS}
+OPTIONS = TINY_OPTIONS | {"tpt": VIEWS, "zero": VIEWS, "tps": VIEWS, "vte": VIEWS, "mta": {"views": V}}
 
 CASES = [
     *((name, {}) for name in METHODS),

@@ -51,6 +51,8 @@ MINI = {
     "stata": {"steps": 10, "alpha": 1.0},
     "mint": {"lr": 1.5e-2, "prior": 10_000.0},
     "im": {"lr": 1e-3, "diversity": 1.0},
+    "vte": {"views": 10, "keep": 0.3, "augmentation": "augmix"},
+    "mta": {"views": 10, "augmentation": "augmix", "neighbours": 0.3, "sharpness": 5.0, "affinity_weight": 4.0},
 }
 
 

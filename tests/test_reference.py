@@ -46,6 +46,8 @@ DEYO = {
     "plpd_weight": 1.0,
 }
 
+MTA = {"views": 16, "neighbours": 0.3, "sharpness": 5.0, "affinity_weight": 4.0}
+
 # Of sixteen images, all entropies in nats over log2(4) are near 0.7.
 TDA = {
     "slots": 3,
@@ -112,10 +114,21 @@ OPTIONS: dict[str, dict[str, dict]] = {
     },
     "mint": {"own": {"lr": 7e-3, "prior": 10_000.0}, "trusting": {"lr": 2e-2, "prior": 20.0}},
     "im": {"own": {"lr": 1e-2, "diversity": 1.0}, "half": {"lr": 1e-2, "diversity": 0.5}},
+    "vte": {"a-quarter": {"views": 16, "keep": 0.25}, "one-view": {"views": 4, "keep": 0.1}},
+    "mta": {
+        "own": MTA,
+        "two-views": MTA | {"views": 2},
+        "wide": MTA | {"neighbours": 1.0, "sharpness": 20.0, "affinity_weight": 0.5},
+    },
 }
 
 # What the references take for granted.
-PACKAGE_OPTIONS = {"sar": {"optimizer": "adam", "skip_last_blocks": 0}, "zero": {"augmentation": "augmix"}}
+PACKAGE_OPTIONS = {
+    "sar": {"optimizer": "adam", "skip_last_blocks": 0},
+    "zero": {"augmentation": "augmix"},
+    "vte": {"augmentation": "augmix"},
+    "mta": {"augmentation": "augmix"},
+}
 
 CASES = [
     pytest.param(name, variant, beta, protocol, id=f"{name}-{variant}-{'panda' if beta else 'plain'}-{protocol}")
@@ -317,6 +330,8 @@ CHANGED = {
     "stata": (False, False),
     "mint": (False, False),  # a zero in the place of the missing mean does not survive the normalisation
     "im": (True, True),
+    "vte": (False, False),
+    "mta": (False, False),
 }
 
 
@@ -366,6 +381,8 @@ def test_the_options_take_every_branch(beta):
     assert min(facts("oga", "shrunk", "fewest")) < 2  # a class whose mean is its text
     assert max(facts("stata", "own", "changed")) > 0
     assert max(facts("mint", "trusting", "moved")) > 0
+    assert set(facts("vte", "a-quarter", "plain")) == {True, False}
+    assert max(facts("mta", "own", "moved")) > 0.01
 
 
 def test_the_prompt_built_by_hand_is_the_prompt():

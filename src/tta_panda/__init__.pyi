@@ -27,6 +27,7 @@ from .methods.eta import ETA as ETA
 from .methods.im import IM as IM
 from .methods.mint import Mint as Mint
 from .methods.model_check import check_model as check_model
+from .methods.mta import MTA as MTA
 from .methods.oga import OGA as OGA
 from .methods.sar import SAR as SAR
 from .methods.stata import StatA as StatA
@@ -36,6 +37,7 @@ from .methods.tent import Tent as Tent
 from .methods.tps import TPS as TPS
 from .methods.tpt import TPT as TPT
 from .methods.trained import TrainedMethod as TrainedMethod
+from .methods.vte import VTE as VTE
 from .methods.zero import Zero as Zero
 from .models import ZeroShotClassifier as ZeroShotClassifier
 from .models import list_models as list_models

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from tta_panda.models.base import Classifier
 
 _OF_THE_PAPER = ("CLIP", "Tent", "ETA", "SAR", "DeYO", "TPT", "DMN", "Zero", "TPS", "BAT")
-_CLASSES = (*_OF_THE_PAPER, "TDA", "OGA", "StatA", "Mint", "IM")
+_NEWER = ("TDA", "OGA", "StatA", "Mint", "IM")
+_VIEWING = ("VTE", "MTA")
+_CLASSES = (*_OF_THE_PAPER, *_NEWER, *_VIEWING)
 
 METHODS: Registry[type[Method]] = Registry(
     "method",

@@ -54,6 +54,8 @@ _SHARED: dict[str, dict[str, Any]] = {
     "stata": {"steps": 10, "inner_steps": 5, "neighbours": 3, "text_weight": 1.0, "alpha": 1.0},
     "mint": {"prior": 10_000.0, **_TRAINED},
     "im": {"diversity": 1.0, **_TRAINED},
+    "vte": {},
+    "mta": {"neighbours": 0.3, "sharpness": 5.0, "affinity_weight": 4.0},
 }
 """What all presets agree on."""
 
@@ -104,7 +106,8 @@ def _preset(
     name: str, model: str, data: str, values: Mapping[str, Any], views: Mapping[str, Any], **panda: Any
 ) -> Preset:
     own = {method: {**options, **values.get(method, {})} for method, options in _SHARED.items()}
-    own |= {method: {**own[method], **views} for method in ("tpt", "tps", "zero")}
+    own |= {method: {**own[method], **views} for method in ("tpt", "tps", "zero", "vte")}
+    own["mta"] |= {option: value for option, value in views.items() if option != "keep"}
     offset = {"ratio": 0.1, "average": True, "detach_offset": False, "negatives_half_life": 50.0, "refresh_every": None}
     return Preset(name, model, data, own, offset | panda)
 

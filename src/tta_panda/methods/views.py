@@ -1,4 +1,4 @@
-"""Methods that work on many views of each image, of which the most confident ones count."""
+"""Methods that work on many views of each image; of most of them, only the confident views count."""
 
 from __future__ import annotations
 
@@ -22,12 +22,10 @@ class ViewMethod(FrozenMethod):
 
     Args:
         views: how many of each image, the plain one included.
-        keep: share of them, the lowest in entropy, that counts; at least one does.
         augmentation: `"augmix"`, or `"crops"` for crops and flips only.
     """
 
     views: Count = 64
-    keep: Share = 0.1
     augmentation: Augmentation = "augmix"
 
     def _views(self) -> Views:
@@ -42,6 +40,16 @@ class ViewMethod(FrozenMethod):
         logits = self.classifier.logits(self.view_features(encoded), self.class_embeddings)
         return logits if encoded.correction.bias is None else logits + encoded.correction.bias
 
+
+class ConfidentViewMethod(ViewMethod):
+    """A method that works on the confident views of single images.
+
+    Args:
+        keep: share of the views, the lowest in entropy, that counts; at least one does.
+    """
+
+    keep: Share = 0.1
+
     def rank(self, logits: Tensor) -> tuple[Tensor, int]:
         """Views by rising entropy, as indices (B, V) into logits (B, V, K), and how many of the first count."""
         return entropy(logits).argsort(dim=1, stable=True), max(1, int(self.keep * logits.shape[1] + 1e-9))
@@ -52,7 +60,7 @@ def take_views(values: Tensor, index: Tensor) -> Tensor:
     return values[torch.arange(len(values), device=values.device)[:, None], index]
 
 
-class EpisodicMethod(ViewMethod):
+class EpisodicMethod(ConfidentViewMethod):
     """A method that takes a few steps of AdamW for each image alone, so that its confident views agree.
 
     The defaults are those of the code of TPT and TPS, which uses AugMix for fine-grained data sets; for ImageNet and

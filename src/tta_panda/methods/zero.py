@@ -10,12 +10,12 @@ from torch import Tensor
 
 from tta_panda.methods.features import Encoded
 from tta_panda.methods.losses import top_class
-from tta_panda.methods.views import ViewMethod, take_views
+from tta_panda.methods.views import ConfidentViewMethod, take_views
 from tta_panda.options import NonNegative, Share
 from tta_panda.views import Augmentation
 
 
-class Zero(ViewMethod):
+class Zero(ConfidentViewMethod):
     """The confident views of an image vote. Its logits are the votes.
 
     The defaults are those of Zero's own code; `keep` was 0.1 in earlier versions of it. The paper derives the vote as

@@ -1,0 +1,29 @@
+"""VTE (Döbler et al. 2024, "A Lost Opportunity for Vision-Language Models"), the ensemble in vision and text space."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tta_panda.methods.features import Encoded
+from tta_panda.methods.views import ConfidentViewMethod, take_views
+from tta_panda.views import Augmentation
+
+
+class VTE(ConfidentViewMethod):
+    """The mean feature of an image's confident views is compared with the texts.
+
+    The mean is not scaled to unit length again, so its logits are the mean of the views' logits.
+
+    The defaults are those of VTE's own code, which adds AugMix for fine-grained data sets alone. The ensemble in text
+    space is the classifier's: make it with several templates.
+
+    Args:
+        augmentation: `"augmix"`, or `"crops"` for crops and flips only.
+    """
+
+    augmentation: Augmentation = "crops"
+
+    def _adapt(self, encoded: Encoded) -> Tensor:
+        logits = self.view_logits(encoded)  # (B, V, K)
+        order, count = self.rank(logits)
+        return take_views(logits, order[:, :count]).mean(dim=1)
