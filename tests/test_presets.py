@@ -51,6 +51,7 @@ MINI = {
     "stata": {"steps": 10, "alpha": 1.0},
     "mint": {"lr": 1.5e-2, "prior": 10_000.0},
     "im": {"lr": 1e-3, "diversity": 1.0},
+    "subtta": {"lr": 1e-3, "momentum": 0.1, "rank": 256},
 }
 
 
@@ -83,6 +84,7 @@ def test_the_values_of_the_embedded_model(name):
         ("imagenet-c", "oga", {"slots": 8, "temperature": 0.05}),
         ("cifar100-c", "mint+panda", {"lr": 7e-3, "prior": 10_000.0, "beta": "auto"}),
         ("imagenet-c", "mint", {"lr": 1.5e-2}),
+        ("imagenet-c", "subtta", {"lr": 5e-4, "momentum": 0.5, "weight_decay": 0.01, "rank": 256}),
     ],
 )
 def test_the_published_values(preset, name, expected):

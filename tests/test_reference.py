@@ -112,6 +112,7 @@ OPTIONS: dict[str, dict[str, dict]] = {
     },
     "mint": {"own": {"lr": 7e-3, "prior": 10_000.0}, "trusting": {"lr": 2e-2, "prior": 20.0}},
     "im": {"own": {"lr": 1e-2, "diversity": 1.0}, "half": {"lr": 1e-2, "diversity": 0.5}},
+    "subtta": {"own": {"lr": 1e-3, "momentum": 0.1}, "slow": {"lr": 2e-3, "momentum": 0.5}},
 }
 
 # What the references take for granted.
@@ -317,6 +318,7 @@ CHANGED = {
     "stata": (False, False),
     "mint": (False, False),  # a zero in the place of the missing mean does not survive the normalisation
     "im": (True, True),
+    "subtta": (True, True),
 }
 
 
@@ -366,6 +368,7 @@ def test_the_options_take_every_branch(beta):
     assert min(facts("oga", "shrunk", "fewest")) < 2  # a class whose mean is its text
     assert max(facts("stata", "own", "changed")) > 0
     assert max(facts("mint", "trusting", "moved")) > 0
+    assert min(facts("subtta", "own", "present")) > 1
 
 
 def test_the_prompt_built_by_hand_is_the_prompt():

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from tta_panda.models.base import Classifier
 
 _OF_THE_PAPER = ("CLIP", "Tent", "ETA", "SAR", "DeYO", "TPT", "DMN", "Zero", "TPS", "BAT")
-_CLASSES = (*_OF_THE_PAPER, "TDA", "OGA", "StatA", "Mint", "IM")
+_TRAINED_SINCE = ("SubTTA",)
+_CLASSES = (*_OF_THE_PAPER, "TDA", "OGA", "StatA", "Mint", "IM", *_TRAINED_SINCE)
 
 METHODS: Registry[type[Method]] = Registry(
     "method",
