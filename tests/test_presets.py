@@ -53,6 +53,7 @@ MINI = {
     "im": {"lr": 1e-3, "diversity": 1.0},
     "vte": {"views": 10, "keep": 0.3, "augmentation": "augmix"},
     "mta": {"views": 10, "augmentation": "augmix", "neighbours": 0.3, "sharpness": 5.0, "affinity_weight": 4.0},
+    "subtta": {"lr": 1e-3, "momentum": 0.1, "rank": 256},
 }
 
 
@@ -85,6 +86,7 @@ def test_the_values_of_the_embedded_model(name):
         ("imagenet-c", "oga", {"slots": 8, "temperature": 0.05}),
         ("cifar100-c", "mint+panda", {"lr": 7e-3, "prior": 10_000.0, "beta": "auto"}),
         ("imagenet-c", "mint", {"lr": 1.5e-2}),
+        ("imagenet-c", "subtta", {"lr": 5e-4, "momentum": 0.5, "weight_decay": 0.01, "rank": 256}),
     ],
 )
 def test_the_published_values(preset, name, expected):

@@ -120,6 +120,7 @@ OPTIONS: dict[str, dict[str, dict]] = {
         "two-views": MTA | {"views": 2},
         "wide": MTA | {"neighbours": 1.0, "sharpness": 20.0, "affinity_weight": 0.5},
     },
+    "subtta": {"own": {"lr": 1e-3, "momentum": 0.1}, "slow": {"lr": 2e-3, "momentum": 0.5}},
 }
 
 # What the references take for granted.
@@ -332,6 +333,7 @@ CHANGED = {
     "im": (True, True),
     "vte": (False, False),
     "mta": (False, False),
+    "subtta": (True, True),
 }
 
 
@@ -383,6 +385,7 @@ def test_the_options_take_every_branch(beta):
     assert max(facts("mint", "trusting", "moved")) > 0
     assert set(facts("vte", "a-quarter", "plain")) == {True, False}
     assert max(facts("mta", "own", "moved")) > 0.01
+    assert min(facts("subtta", "own", "present")) > 1
 
 
 def test_the_prompt_built_by_hand_is_the_prompt():

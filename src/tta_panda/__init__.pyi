@@ -32,6 +32,7 @@ from .methods.oga import OGA as OGA
 from .methods.sar import SAR as SAR
 from .methods.stata import StatA as StatA
 from .methods.state import load_method as load_method
+from .methods.subtta import SubTTA as SubTTA
 from .methods.tda import TDA as TDA
 from .methods.tent import Tent as Tent
 from .methods.tps import TPS as TPS

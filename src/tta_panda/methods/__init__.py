@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from tta_panda.models.base import Classifier
 
 _OF_THE_PAPER = ("CLIP", "Tent", "ETA", "SAR", "DeYO", "TPT", "DMN", "Zero", "TPS", "BAT")
-_NEWER = ("TDA", "OGA", "StatA", "Mint", "IM")
-_VIEWING = ("VTE", "MTA")
-_CLASSES = (*_OF_THE_PAPER, *_NEWER, *_VIEWING)
+_SINCE = ("TDA", "OGA", "StatA", "Mint", "IM", "VTE", "MTA", "SubTTA")
+_CLASSES = (*_OF_THE_PAPER, *_SINCE)
 
 METHODS: Registry[type[Method]] = Registry(
     "method",

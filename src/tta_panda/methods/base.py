@@ -131,8 +131,7 @@ class Method(HasOptions, Stateful, ABC):
 
     def classify(self, encoded: Encoded, class_embeddings: Tensor | None = None) -> Tensor:
         """Debiased logits (B, K) of an encoded batch; methods that adapt the class embeddings pass theirs (K, D)."""
-        logits = self.classifier.logits(encoded.debiased, class_embeddings)
-        return logits if encoded.correction.bias is None else logits + encoded.correction.bias
+        return encoded.correction.of_logits(self.classifier.logits(encoded.debiased, class_embeddings))
 
     def _finished(self, logits: Tensor) -> Tensor:
         """What `adapt` returns, checked."""

@@ -56,6 +56,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     "im": {"diversity": 1.0, **_TRAINED},
     "vte": {},
     "mta": {"neighbours": 0.3, "sharpness": 5.0, "affinity_weight": 4.0},
+    "subtta": {"weight_decay": 0.01, "rank": 256, **_TRAINED},
 }
 """What all presets agree on."""
 
@@ -72,10 +73,12 @@ _PER_BENCHMARK: dict[str, dict[str, tuple[float, float, float]]] = {
     "bat": {"beta": (0.7, 0.3, 0.3), "lr": (1e-4, 2e-4, 2e-4)},
     "mint": {"lr": (7e-3, 7e-3, 1.5e-2)},
     "im": {"lr": (2e-4, 1e-4, 1e-4)},  # Tent's, as nothing is published
+    "subtta": {"lr": (1e-3, 1e-3, 5e-4), "momentum": (0.1, 0.1, 0.5)},
 }
 """Values for CIFAR-10-C, CIFAR-100-C and ImageNet-C, by method and option; of the ten as in the paper's table."""
 
 _MINI = {"sar": {"rho": 0.05}, **{method: {"lr": 1e-3} for method in ("tent", "eta", "tps", "bat", "im")}}
+_MINI |= {"subtta": {"lr": 1e-3, "momentum": 0.1}}
 _MINI |= {"mint": {"lr": 1.5e-2}, "tda": {"negative_alpha": 1.0}, "oga": {"temperature": 0.2}}
 
 

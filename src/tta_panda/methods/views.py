@@ -37,8 +37,7 @@ class ViewMethod(FrozenMethod):
 
     def view_logits(self, encoded: Encoded) -> Tensor:
         """Logits (B, V, K) of all views."""
-        logits = self.classifier.logits(self.view_features(encoded), self.class_embeddings)
-        return logits if encoded.correction.bias is None else logits + encoded.correction.bias
+        return encoded.correction.of_logits(self.classifier.logits(self.view_features(encoded), self.class_embeddings))
 
 
 class ConfidentViewMethod(ViewMethod):

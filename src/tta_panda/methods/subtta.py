@@ -1,0 +1,125 @@
+"""SubTTA (Zeng et al. 2026, "Subspace Alignment for Vision-Language Model Test-time Adaptation")."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from tta_panda.methods.base import BatchSize, EncoderPasses
+from tta_panda.methods.features import Batch, Encoded
+from tta_panda.methods.trained import TrainedMethod
+from tta_panda.options import Count, NonNegative
+
+
+class SubTTA(TrainedMethod):
+    """Two steps per batch: towards the subspace in which the texts differ, and towards separate classes within it.
+
+    Both losses are of plain features, and a shift of all features leaves the first alone; pseudo-labels and predictions
+    come from debiased ones. A single image teaches nothing, so no step is made.
+
+    The defaults are those of SubTTA's own code for CIFAR-10-C and CIFAR-100-C; for ImageNet-C it has `lr=5e-4` and
+    `momentum=0.5`.
+
+    Args:
+        lr: learning rate of AdamW.
+        weight_decay: of AdamW.
+        momentum: weight of the earlier covariance of the stream beside that of a batch.
+        rank: the subspace has at most this many directions.
+    """
+
+    extra_passes = 1
+
+    weight_decay: NonNegative = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    rank: Count = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        texts = self.classifier.class_embeddings
+        with torch.inference_mode(False):
+            self.basis = _main_directions(texts, self.rank)  # (r, D)
+        self.covariance: Tensor  # (D, D) of the stream so far
+        self.add_state("covariance", _covariance(texts))
+
+    def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay)
+
+    def _adapt(self, batch: Batch) -> Tensor:
+        if len(batch.images) > 1:
+            self.step(self._misalignment(self.encode(batch)))
+            encoded = self.encode(batch)
+            self.step(_overlap(self._project(encoded.features), self._classify_projected(encoded).argmax(dim=1)))
+        with torch.no_grad():
+            encoded = self.encode(batch)
+            return self.classify(encoded) if self.follows_reference else self._classify_projected(encoded)
+
+    def _misalignment(self, encoded: Encoded) -> Tensor:
+        """A loss with the gradient of minus the overlap of both subspaces; its value means nothing."""
+        latest = _covariance(encoded.features) + 1e-6 * torch.eye(len(self.covariance), device=self.covariance.device)
+        covariance = torch.lerp(latest, self.covariance, self.momentum)
+        self.covariance = covariance.detach()
+        slope = _overlap_gradient(self.covariance, self.basis)
+        return -(covariance * slope).sum() / (len(self.basis) * (1 - self.momentum))
+
+    def _project(self, features: Tensor) -> Tensor:
+        """Unit coordinates (B, r) of features (B, D) in the subspace of the texts."""
+        return F.normalize(features @ self.basis.T, dim=-1)
+
+    def _classify_projected(self, encoded: Encoded) -> Tensor:
+        """Logits (B, K) of features that are projected into the subspace of the texts, and as long as before."""
+        lengths = (encoded.features @ self.basis.T).norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        texts = self.classifier.class_embeddings @ self.basis.T  # (K, r)
+        return encoded.correction.of_logits(self.classifier.logits(encoded.debiased @ self.basis.T / lengths, texts))
+
+    @classmethod
+    def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
+        passes = super().expected_passes(batch, options)
+        passes.images_with_gradient *= 2 if batch.images > 1 else 0
+        return passes
+
+
+def _covariance(features: Tensor) -> Tensor:
+    """(D, D) of features (N, D); zero for a single one."""
+    centred = features - features.mean(dim=0)
+    return centred.T @ centred / max(1, len(features) - 1)
+
+
+def _main_directions(texts: Tensor, rank: int) -> Tensor:
+    """Orthonormal directions (r, D) in which texts (K, D) differ, without the first unless it is the only one.
+
+    The authors' code takes one more, in which the texts do not differ at all, so that rounding would choose it.
+    """
+    most = min(len(texts) - 1, texts.shape[1])
+    exact = texts.cpu().double()
+    directions = torch.linalg.svd(exact - exact.mean(dim=0), full_matrices=False).Vh[:most].to(texts)
+    return directions[1 : 1 + rank] if most > 1 else directions
+
+
+def _overlap_gradient(covariance: Tensor, basis: Tensor) -> Tensor:
+    """Gradient (D, D) with respect to a covariance of how much its main directions lie in the span of `basis` (r, D).
+
+    Main directions are the eigenvectors 2 to r + 1, as for texts. Autograd would also divide by the differences within
+    both groups of eigenvalues, on which the overlap does not depend, and which may be zero.
+    """
+    values, vectors = torch.linalg.eigh(covariance.cpu().double())  # ascending; in double, as differences can be small
+    order = values.argsort(descending=True)
+    first = min(1, len(values) - len(basis))
+    chosen = torch.zeros_like(values, dtype=torch.bool)
+    chosen[order[first : first + len(basis)]] = True
+    main, other = vectors[:, chosen], vectors[:, ~chosen]  # (D, r), (D, D-r)
+    spans = basis.cpu().double()
+    gaps = values[chosen, None] - values[~chosen]  # (r, D-r)
+    shares = (spans @ main).T @ (spans @ other) / gaps.where(gaps.abs() > 1e-9 * values[-1], torch.inf)
+    slope = main @ shares @ other.T
+    return (slope + slope.T).to(covariance)
+
+
+def _overlap(features: Tensor, labels: Tensor) -> Tensor:
+    """Variance of features (B, r) within the classes (B,), less the variance of all."""
+    belongs = F.one_hot(labels.unique(return_inverse=True)[1]).to(features.dtype)  # (B, C)
+    means = belongs @ (belongs.T @ features / belongs.sum(dim=0)[:, None])  # (B, r), each image's class mean
+    return ((features - means).square() - (features - features.mean(dim=0)).square()).sum(dim=1).mean()
