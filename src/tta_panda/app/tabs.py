@@ -48,7 +48,7 @@ def errors_shown() -> Iterator[None]:
     try:
         yield
     except TtaPandaError as error:
-        raise gr.Error(str(error), print_exception=False) from error
+        raise gr.Error(escape(str(error)), print_exception=False) from error
 
 
 def _split_names(text: str) -> list[str]:
@@ -136,7 +136,7 @@ def _encode(
         uploaded = [Path(file) for file in files or ()][:count]
         found = batches.read_files(uploaded, names, loaded).corrupted(corruption, severity)
     for file in found.skipped:
-        gr.Warning(f"Skipped {file}.")
+        gr.Warning(escape(f"Skipped {file}."))
     progress(0.6, desc="Encoding")
     batch = EncodedBatch(found, shared_classifier(model, found.class_names), method)
     return (

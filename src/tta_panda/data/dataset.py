@@ -168,7 +168,9 @@ def _why_broken(path: Path, decoding: Decoding) -> str | None:
 
 
 def _contents(folder: Path, paths: Sequence[Path]) -> list[str]:
-    return [f"{path.relative_to(folder).as_posix()}\0{hashlib.sha256(read_regular(path)).hexdigest()}" for path in paths]
+    return [
+        f"{path.relative_to(folder).as_posix()}\0{hashlib.sha256(read_regular(path)).hexdigest()}" for path in paths
+    ]
 
 
 def reading_threads() -> ThreadPoolExecutor:

@@ -198,7 +198,9 @@ def check_directory(directory: Path) -> None:
             raise ModelLoadError(f"{path} is neither a file nor a folder. Remove it from the model's directory.")
     for path in _matching(directory, "*.index.json"):
         with failures_explained(f"{path} is not a list of weights by name"):
-            outside = [file for file in json.loads(read_regular(path))["weight_map"].values() if Path(file).name != file]
+            outside = [
+                file for file in json.loads(read_regular(path))["weight_map"].values() if Path(file).name != file
+            ]
         if outside:
             raise ModelLoadError(f"{path} names {outside[0]!r}; expected files beside it.")
 
