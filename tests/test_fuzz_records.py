@@ -20,7 +20,8 @@ from tta_panda.methods import create_method
 from tta_panda.methods.state import _FORMAT, _digest, load_method
 
 WRONG: tuple[Any, ...] = (
-    None, True, 10**30, -1, 1e400, float("nan"), "text", [], {"dict": []}, {"tensor": "absent"}, {"list": [1, {"dict": []}]},
+    None, True, 10**30, -1, 1e400, float("nan"), "text", [], {"dict": []}, {"tensor": "absent"},
+    {"list": [1, {"dict": []}]},
 )  # fmt: skip
 
 

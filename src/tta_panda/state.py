@@ -93,7 +93,7 @@ def _fits(value: Any, default: Any) -> bool:
         return (
             isinstance(value, Tensor)
             and value.is_floating_point() == default.is_floating_point()
-            and (not default.ndim or value.shape[1:] == default.shape[1:] and len(default) in (0, len(value)))
+            and (not default.ndim or (value.shape[1:] == default.shape[1:] and len(default) in (0, len(value))))
         )
     if isinstance(default, torch.Generator):
         with contextlib.suppress(RuntimeError, TypeError, AttributeError):

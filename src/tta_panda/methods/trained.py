@@ -85,6 +85,11 @@ class AdaptedWeights(Stateful):
             for name, value in values.items()
         ):
             raise InvalidInputError("The weights or moments of the state are not those of the adapted parameters.")
+        trial = self.make_optimizer(list(self.parameters.values()))
+        try:
+            trial.load_state_dict({**trial.state_dict(), "state": copy.deepcopy(moments)})
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInputError(f"The optimiser of the state is incomplete: {error}.") from error
 
 
 class TrainedMethod(Method):
