@@ -75,7 +75,7 @@ def test_whatever_a_state_may_hold_comes_back_exactly(facts, tmp_path_factory):
 def test_the_file_names_its_tensors_and_holds_json(saved):
     with safe_open(saved, "pt") as file:
         names, metadata = set(file.keys()), file.metadata()
-    assert {"/state/state/features/debiaser/generator", "/state/state/weights/optimizer/state/0/exp_avg"} <= names
+    assert {"/state/state/features/debiaser/generator", "/state/state/weights/optimizer/0/exp_avg"} <= names
     assert json.loads(metadata["content"])
 
 

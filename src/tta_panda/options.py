@@ -20,6 +20,7 @@ from tta_panda.errors import InvalidInputError, UnknownNameError
 NonNegative = Annotated[float, pydantic.Field(ge=0)]
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 Count = Annotated[int, pydantic.Field(ge=1)]
+Seed = Annotated[int, pydantic.Field(ge=0, le=2**63 - 1)]
 NonNegativeInt = Annotated[int, pydantic.Field(ge=0)]
 
 

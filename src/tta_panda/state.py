@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import reprlib
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+
+from tta_panda.errors import InvalidInputError
 
 T = TypeVar("T")
 
@@ -52,7 +56,8 @@ class Stateful:
         return {name: _saved(getattr(self, name)) for name in self._defaults}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over copies of the states that `state_dict` returned."""
+        """Take over copies of the states that `state_dict` returned; a state of another form is refused untouched."""
+        self.check_state_dict(state)
         for name in self._defaults:
             current = getattr(self, name)
             if isinstance(current, Stateful):
@@ -61,6 +66,42 @@ class Stateful:
                 current.set_state(state[name].cpu())
             else:
                 setattr(self, name, _copy(state[name], self.state_device))
+
+    def check_state_dict(self, state: Any) -> None:
+        """Raise `InvalidInputError` unless this has the form of what `state_dict` returns."""
+        if not isinstance(state, dict) or state.keys() != self._defaults.keys():
+            raise InvalidInputError(
+                f"A state of {type(self).__name__} has {', '.join(self._defaults) or 'no entries'}."
+            )
+        for name, default in self._defaults.items():
+            if isinstance(default, Stateful):
+                default.check_state_dict(state[name])
+            elif not _fits(state[name], default):
+                raise InvalidInputError(f"{name} of {type(self).__name__} cannot be {reprlib.repr(state[name])}.")
+
+
+def _fits(value: Any, default: Any) -> bool:
+    """Whether a state may have this value; one that begins as None may become a number or a tensor."""
+    if isinstance(default, dict):
+        return (
+            isinstance(value, dict)
+            and value.keys() == default.keys()
+            and all(_fits(value[name], default[name]) for name in default)
+        )
+    if isinstance(default, Tensor):
+        # Of a tensor that begins empty, as a cache does, the first dimension grows; one number may become several.
+        return (
+            isinstance(value, Tensor)
+            and value.is_floating_point() == default.is_floating_point()
+            and (not default.ndim or (value.shape[1:] == default.shape[1:] and len(default) in (0, len(value))))
+        )
+    if isinstance(default, torch.Generator):
+        with contextlib.suppress(RuntimeError, TypeError, AttributeError):
+            torch.Generator().set_state(value.cpu())
+            return True
+        return False
+    kinds = (int, float, Tensor, type(None)) if default is None else (type(default), int)
+    return isinstance(value, kinds)
 
 
 def _saved(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -303,7 +304,7 @@ def _encode(
         uploaded = [Path(file) for file in files or ()][:count]
         found = read_files(uploaded, names, loaded).corrupted(corruption, severity)
     for file in found.skipped:
-        gr.Warning(f"Skipped {file}.")
+        gr.Warning(escape(f"Skipped {file}."))
     progress(0.6, desc="Encoding")
     batch = EncodedBatch(found, shared_classifier(model, found.class_names), method)
     mark = f"<style>#beta {{ --auto: {min(1, batch.auto.beta / MAX_BETA):.3f} }}</style>"  # on the slider

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from html import escape
 from typing import Any
 
 import gradio as gr
@@ -46,7 +47,7 @@ def errors_shown() -> Iterator[None]:
     try:
         yield
     except TtaPandaError as error:
-        raise gr.Error(str(error), print_exception=False) from error
+        raise gr.Error(escape(str(error)), print_exception=False) from error
 
 
 def split_names(text: str) -> list[str]:

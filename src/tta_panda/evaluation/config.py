@@ -34,6 +34,7 @@ class Option(NamedTuple):
     """Whether titles have it even where it is the default."""
     choices: tuple[str, ...] = ()
     minimum: int | None = None
+    maximum: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class StreamConfig:
     """Of a stream that joins domains, all of them: `all`, or names with commas."""
     severity: Annotated[int, Option("severity {}", minimum=0)] = 0
     order: Annotated[str, Option()] = "shuffled"
-    seed: Annotated[int, Option(minimum=0)] = 0
+    seed: Annotated[int, Option(minimum=0, maximum=2**63 - 1)] = 0
     batch_size: Annotated[int, Option("batches of {}", always=True, minimum=1)] = 100
     limit: Annotated[int | None, Option("{} images", minimum=1)] = None
     preprocess: Annotated[Preprocessing, Option(choices=get_args(Preprocessing))] = "batched"
@@ -71,6 +72,8 @@ class StreamConfig:
                 raise UnknownNameError(name, str(value), option.choices)
             if option.minimum is not None and value is not None and value < option.minimum:
                 raise InvalidInputError(f"{name} must be at least {option.minimum}, got {value}.")
+            if option.maximum is not None and value > option.maximum:
+                raise InvalidInputError(f"{name} must be at most {option.maximum}, got {value}.")
 
     @classmethod
     @functools.cache

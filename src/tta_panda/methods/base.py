@@ -18,7 +18,7 @@ from tta_panda.methods.features import Encoded, Features, Views, encode_images, 
 from tta_panda.methods.state import check_state, describe, write_state
 from tta_panda.models.base import Classifier
 from tta_panda.models.prepare import Images
-from tta_panda.options import HasOptions
+from tta_panda.options import HasOptions, Seed, check_option
 from tta_panda.panda import Beta, Debias
 from tta_panda.panda.negatives import SamplerName
 from tta_panda.state import Stateful
@@ -93,6 +93,7 @@ class Method(HasOptions, Stateful, ABC):
 
     def __post_init__(self) -> None:
         check_classifier(self.classifier)
+        self.seed = check_option("seed", self.seed, Seed)
         if self.debias is not None:
             if not isinstance(self.debias, Debias):
                 raise InvalidInputError(

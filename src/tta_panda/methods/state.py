@@ -11,6 +11,7 @@ import json
 import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
@@ -27,7 +28,15 @@ if TYPE_CHECKING:
     from tta_panda.models.base import Classifier
 
 _SHOWN_DIFFERENCES = 3
-_FORMAT = "tta-panda state 2"
+_FORMAT = "tta-panda state 3"
+_PARTS = {
+    "name": (str, NoneType),
+    "options": dict,
+    "debias": (dict, NoneType),
+    "seed": int,
+    "state": dict,
+    "facts": dict,
+}
 
 
 def describe(method: Method) -> dict[str, Any]:
@@ -46,10 +55,10 @@ def describe(method: Method) -> dict[str, Any]:
 
 def check_state(state: Any, method: Method) -> None:
     """Refuse a state that the method cannot go on from, and say why."""
-    if not isinstance(state, dict) or "made_by" not in state:
+    if not isinstance(state, dict) or not isinstance(state.get("made_by"), dict) or "state" not in state:
         raise InvalidInputError(f"This is not what a method's state_dict() returns: {str(state)[:100]}")
     saved, own = state["made_by"], describe(method)
-    differing = [key for key in {**own, **saved} if saved.get(key) != own.get(key)]
+    differing = [key for key in {**own, **saved} if _plain(saved.get(key)) != _plain(own.get(key))]
     if differing:
         shown = [
             f"{key} is {_short(saved.get(key))} in the state, {_short(own.get(key))} here"
@@ -59,6 +68,11 @@ def check_state(state: Any, method: Method) -> None:
             f"This state does not fit this {type(method).__name__}: {'; '.join(shown)}. Make the method like the "
             "one that was saved."
         )
+
+
+def _plain(value: Any) -> str:
+    """A text to compare values by: a forged state may hold tensors, which have no truth value."""
+    return json.dumps(value, default=str, skipkeys=True, sort_keys=True)
 
 
 def _short(value: Any) -> str:
@@ -103,12 +117,17 @@ def load_method(path: str | Path, classifier: Classifier) -> Method:
     """
     content = _read(Path(path))
     if content["name"] is None:
+        made_by = content["state"].get("made_by")
+        kind = made_by.get("method") if isinstance(made_by, dict) else "a method"
         raise StoreError(
-            f"{path} is the state of {content['state']['made_by']['method']}, which was not registered as a method. "
+            f"{path} is the state of {kind}, which was not registered as a method. "
             "Make the method, and call method.load_state_dict(tta_panda.methods.state.read_state(path)[0])."
         )
-    debias, seed = _debias_of(content["debias"]), content["seed"]
-    method = METHODS.get(content["name"])(classifier, debias=debias, seed=seed, **content["options"])
+    try:
+        debias, seed = _debias_of(content["debias"]), content["seed"]
+        method = METHODS.get(content["name"])(classifier, debias=debias, seed=seed, **content["options"])
+    except (TypeError, KeyError, AttributeError) as error:
+        raise StoreError(f"{path} is not a saved method state: it does not describe a method.") from error
     method.load_state_dict(content["state"])
     return method
 
@@ -147,7 +166,9 @@ def _read(path: Path) -> dict[str, Any]:
         raise StoreError(f"The state {path} is damaged: its content does not match its digest. Use another copy.")
     try:
         content = _decode(json.loads(metadata["content"]), tensors)
-        return {part: content[part] for part in ("name", "options", "debias", "seed", "state", "facts")}
+        if not all(isinstance(content[part], kind) for part, kind in _PARTS.items()):
+            raise TypeError("a part of another type")
+        return {part: content[part] for part in _PARTS}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"{path} is not a saved method state.") from error
 

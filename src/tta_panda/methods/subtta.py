@@ -96,7 +96,8 @@ def _main_directions(texts: Tensor, rank: int) -> Tensor:
     most = min(len(texts) - 1, texts.shape[1])
     exact = texts.cpu().double()
     directions = torch.linalg.svd(exact - exact.mean(dim=0), full_matrices=False).Vh[:most].to(texts)
-    return directions[1 : 1 + rank] if most > 1 else directions
+    main: Tensor = directions[1 : 1 + rank] if most > 1 else directions
+    return main
 
 
 def _overlap_gradient(covariance: Tensor, basis: Tensor) -> Tensor:
@@ -114,7 +115,7 @@ def _overlap_gradient(covariance: Tensor, basis: Tensor) -> Tensor:
     spans = basis.cpu().double()
     gaps = values[chosen, None] - values[~chosen]  # (r, D-r)
     shares = (spans @ main).T @ (spans @ other) / gaps.where(gaps.abs() > 1e-9 * values[-1], torch.inf)
-    slope = main @ shares @ other.T
+    slope: Tensor = main @ shares @ other.T
     return (slope + slope.T).to(covariance)
 
 

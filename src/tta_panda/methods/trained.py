@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tta_panda.chunks import in_chunks
-from tta_panda.errors import UnsupportedModelError
+from tta_panda.errors import InvalidInputError, UnsupportedModelError
 from tta_panda.methods.adaptation import BatchStatistics, adaptable_copy, find_blocks, has_batch_norm
 from tta_panda.methods.base import BatchSize, EncoderPasses, Method
 from tta_panda.methods.features import Batch, Encoded, encode_images, isolated
@@ -60,12 +60,36 @@ class AdaptedWeights(Stateful):
                 parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"parameters": self.copy(), "optimizer": copy.deepcopy(self.optimizer.state_dict())}
+        return {"parameters": self.copy(), "optimizer": copy.deepcopy(self.optimizer.state_dict()["state"])}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.reset()
         self.load(state["parameters"])
-        self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        groups = self.optimizer.state_dict()["param_groups"]  # settings are the method's own, whatever a file says
+        self.optimizer.load_state_dict({"state": copy.deepcopy(state["optimizer"]), "param_groups": groups})
+
+    def check_state_dict(self, state: Any) -> None:
+        shapes = [parameter.shape for parameter in self.parameters.values()]
+        parts = (state.get("parameters"), state.get("optimizer")) if isinstance(state, dict) else ()
+        if not all(isinstance(part, dict) for part in parts) or len(parts) < 2:
+            raise InvalidInputError("Adapted weights have parameters and an optimizer.")
+        parameters, moments = parts
+        fits = parameters.keys() == self.parameters.keys() and all(
+            isinstance(value, Tensor) and value.shape == own.shape
+            for value, own in zip((parameters[name] for name in self.parameters), self.parameters.values(), strict=True)
+        )
+        fits &= all(place in range(len(shapes)) and isinstance(values, dict) for place, values in moments.items())
+        if not fits or not all(
+            isinstance(name, str) and isinstance(value, Tensor) and value.shape in ((), shapes[place])
+            for place, values in moments.items()
+            for name, value in values.items()
+        ):
+            raise InvalidInputError("The weights or moments of the state are not those of the adapted parameters.")
+        trial = self.make_optimizer(list(self.parameters.values()))
+        try:
+            trial.load_state_dict({**trial.state_dict(), "state": copy.deepcopy(moments)})
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInputError(f"The optimiser of the state is incomplete: {error}.") from error
 
 
 class TrainedMethod(Method):

@@ -71,6 +71,10 @@ class PredictionConfig:
         model = load_model(self.model, device, cast(Precision, self.precision), cast(Backend, self.backend))
         names, folders = find_classes(self.places, self.classes, model)
         classifier = make_classifier(model, names, list(self.templates) if self.templates else "photo")
+        if taken := sorted({"name", "classifier", "preset", "seed"}.intersection(self.options)):
+            raise InvalidInputError(
+                f"{taken[0]} is not an option of a method; --{taken[0]} sets it where it can be set."
+            )
         method = create_method(self.method, classifier, preset=self.preset, seed=self.seed, **self.options)
         return method, labels_by_folder(folders, classifier.class_names)
 

@@ -1,0 +1,88 @@
+"""Forged states and records: whatever they hold, they are read or refused with an error of this package."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from conftest import TINY_OPTIONS, make_tiny
+from torch import Tensor
+
+from tta_panda import ZeroShotClassifier
+from tta_panda.errors import InvalidInputError, TtaPandaError
+from tta_panda.methods import create_method
+from tta_panda.methods.state import _FORMAT, _digest, load_method
+
+WRONG: tuple[Any, ...] = (
+    None, True, 10**30, -1, 1e400, float("nan"), "text", [], {"dict": []}, {"tensor": "absent"},
+    {"list": [1, {"dict": []}]},
+)  # fmt: skip
+
+
+def forgeries(value: Any, count: int, seed: int = 0) -> Iterator[Any]:
+    """Copies of a JSON value, each with one value replaced, or one entry of a list left out."""
+    text, draw = json.dumps(value), random.Random(seed)
+    for _ in range(count):
+        forged = json.loads(text)
+        places = list(_places(forged))
+        parent, key = draw.choice(places)
+        if isinstance(parent, list) and draw.random() < 0.2:
+            del parent[key]
+        else:
+            parent[key] = draw.choice(WRONG)
+        yield forged
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield value, key
+        yield from _places(item)
+
+
+@pytest.mark.parametrize("name", ["tent+panda", "tda+level", "oga", "mint+panda"])
+def test_forged_states_raise_errors_of_this_package_only(name: str, tmp_path: Path, images: Tensor) -> None:
+    classifier = ZeroShotClassifier(make_tiny(), ["heart", "star", "anchor", "cloud"])
+    method = create_method(name, classifier, **TINY_OPTIONS.get(name.partition("+")[0], {}))
+    method.adapt(images[:8])
+    path, forged = tmp_path / "state", tmp_path / "forged"
+    method.save(path)
+    data = path.read_bytes()
+    tensors = safetensors.torch.load(data)
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    refused = 0
+    for content in forgeries(json.loads(header["__metadata__"]["content"]), 150):
+        text = json.dumps(content)
+        facts = {"format": _FORMAT, "content": text, "digest": _digest(text, tensors)}
+        safetensors.torch.save_file(tensors, forged, facts)
+        try:
+            load_method(forged, classifier)
+        except TtaPandaError:
+            refused += 1
+    assert refused > 50
+
+
+def test_a_state_changes_declared_values_only(images: Tensor) -> None:
+    classifier = ZeroShotClassifier(make_tiny(), ["heart", "star", "anchor", "cloud"])
+    method = create_method("tent", classifier)
+    method.adapt(images[:8])
+    state = method.state_dict()
+    assert "param_groups" not in state["state"]["weights"]["optimizer"]
+    for part, value in {"adapt": None, "drift": "text", "weights": {"parameters": {}, "optimizer": {}}}.items():
+        before = method.state_dict()["state"]["drift"]
+        with pytest.raises(InvalidInputError):
+            method.load_state_dict({**state, "state": {**state["state"], part: value}})
+        assert callable(method.adapt) and torch.equal(method.drift, before)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**30, 0.5, "0"])
+def test_seeds_that_generators_do_not_take_are_refused(seed: Any) -> None:
+    classifier = ZeroShotClassifier(make_tiny(), ["heart", "star"])
+    with pytest.raises(InvalidInputError, match="seed must be"):
+        create_method("clip", classifier, seed=seed)
