@@ -70,10 +70,11 @@ class AdaptedWeights(Stateful):
 
     def check_state_dict(self, state: Any) -> None:
         shapes = [parameter.shape for parameter in self.parameters.values()]
-        parts = (state.get("parameters"), state.get("optimizer")) if isinstance(state, dict) else ()
-        if not all(isinstance(part, dict) for part in parts) or len(parts) < 2:
+        parameters, moments = (
+            state.get(name) if isinstance(state, dict) else None for name in ("parameters", "optimizer")
+        )
+        if not isinstance(parameters, dict) or not isinstance(moments, dict):
             raise InvalidInputError("Adapted weights have parameters and an optimizer.")
-        parameters, moments = parts
         fits = parameters.keys() == self.parameters.keys() and all(
             isinstance(value, Tensor) and value.shape == own.shape
             for value, own in zip((parameters[name] for name in self.parameters), self.parameters.values(), strict=True)
