@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _SHOWN_DIFFERENCES = 3
 _FORMAT = "tta-panda state 3"
-_PARTS: dict[str, type] = {
+_PARTS: dict[str, type | tuple[type, ...]] = {
     "name": (str, NoneType),
     "options": dict,
     "debias": (dict, NoneType),
