@@ -27,7 +27,7 @@ CASES = [
     *((f"{name}+panda", {"protocol": protocol}) for name in METHODS for protocol in ("paper", "reference")),
     ("clip+level", {}),
     ("tent+panda+level", {}),
-    ("tent+panda", {"predict": "after"}),
+    ("tent+panda", {"predict_with": "after"}),
     ("mint+panda", {"guard": True}),
     ("deyo", {"destroy": "none"}),
     ("tpt", {"steps": 2}),

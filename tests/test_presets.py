@@ -25,7 +25,14 @@ def options(name: str, preset: str | None = None, protocol: str = "paper", **set
 def test_every_preset_pins_every_option_and_builds(preset, tiny_classifier):
     """All other presets share the methods of one of these."""
     for name in (MethodName(name, debias) for name in METHODS for debias in ("", *DEBIASES)):
-        decided_elsewhere = {"protocol", "sampler", "predict", "norm_statistics", "prompts_per_pass", "micro_batch"}
+        decided_elsewhere = {
+            "protocol",
+            "sampler",
+            "predict_with",
+            "norm_statistics",
+            "prompts_per_pass",
+            "micro_batch",
+        }
         if "panda" not in name.debias:
             decided_elsewhere |= set(debias_options(name.debias))
         decided_elsewhere |= set(debias_options("level"))
@@ -37,7 +44,7 @@ def test_every_preset_pins_every_option_and_builds(preset, tiny_classifier):
 
 MINI = {
     "clip": {},
-    "tent": {"lr": 1e-3, "predict": None},
+    "tent": {"lr": 1e-3, "predict_with": None},
     "eta": {"lr": 1e-3, "margin": 0.5, "d_margin": 1.0},
     "sar": {"lr": 1e-3, "rho": 0.05, "margin": 0.4, "reset_constant": 0.2, "optimizer": "adam"},
     "deyo": {"lr": 1e-3, "filter_margin": 2.0, "weight_margin": 0.4, "plpd_threshold": 0.0, "grid": 4},
@@ -101,7 +108,7 @@ def test_settings_go_before_presets_and_these_before_protocols():
     assert options("tent+panda", protocol="reference", sampler="pool")["sampler"] == "pool"
     assert options("tent", protocol="reference") == {
         "lr": 1e-3,
-        "predict": None,
+        "predict_with": None,
         "skip_last_blocks": 0,
         "norm_statistics": None,
         "guard": False,

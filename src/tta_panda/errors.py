@@ -40,7 +40,7 @@ class UnknownNameError(TtaPandaError, LookupError):
     def __init__(self, kind: str, name: str, known: Iterable[str]):
         known = sorted(known)
         self._arguments = (kind, name, known)
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        near = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
         hint = f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else f"Known: {', '.join(known)}."
         super().__init__(f"Unknown {kind} {name!r}. {hint}")
 

@@ -80,20 +80,20 @@ class Stateful:
                 raise InvalidInputError(f"{name} of {type(self).__name__} cannot be {reprlib.repr(state[name])}.")
 
 
-def _fits(value: Any, default: Any) -> bool:
+def _fits(value: Any, default: Any, grows: bool = False) -> bool:
     """Whether a state may have this value; one that begins as None may become a number or a tensor."""
     if isinstance(default, dict):
         return (
             isinstance(value, dict)
             and value.keys() == default.keys()
-            and all(_fits(value[name], default[name]) for name in default)
+            and all(_fits(value[name], default[name], grows=True) for name in default)
         )
     if isinstance(default, Tensor):
-        # Of a tensor that begins empty, as a cache does, the first dimension grows; one number may become several.
+        # Entries of a cache are a dictionary: their first dimension grows. One number may become several.
         return (
             isinstance(value, Tensor)
             and value.is_floating_point() == default.is_floating_point()
-            and (not default.ndim or (value.shape[1:] == default.shape[1:] and len(default) in (0, len(value))))
+            and (not default.ndim or value.shape == default.shape or (grows and value.shape[1:] == default.shape[1:]))
         )
     if isinstance(default, torch.Generator):
         with contextlib.suppress(RuntimeError, TypeError, AttributeError):

@@ -59,7 +59,7 @@ class SubTTA(TrainedMethod):
 
     def _misalignment(self, encoded: Encoded) -> Tensor:
         """A loss with the gradient of minus the overlap of both subspaces; its value means nothing."""
-        latest = _covariance(encoded.features) + 1e-6 * torch.eye(len(self.covariance), device=self.covariance.device)
+        latest = _covariance(encoded.features) + 1e-6 * torch.eye(len(self.covariance)).to(self.covariance)
         covariance = torch.lerp(latest, self.covariance, self.momentum)
         self.covariance = covariance.detach()
         slope = _overlap_gradient(self.covariance, self.basis)
