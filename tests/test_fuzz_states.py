@@ -1,4 +1,4 @@
-"""Forged states and records: whatever they hold, they are read or refused with an error of this package."""
+"""Forged states: whatever they hold, they are loaded or refused with an error of this package."""
 
 from __future__ import annotations
 
