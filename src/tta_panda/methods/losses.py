@@ -15,8 +15,7 @@ from torch import Tensor
 
 def entropy(logits: Tensor) -> Tensor:
     """Shannon entropy of the softmax in nats, over the last dimension."""
-    log_probabilities = logits.float().log_softmax(dim=-1)
-    return -(log_probabilities.exp() * log_probabilities).sum(dim=-1)
+    return entropy_of(logits.float().log_softmax(dim=-1))
 
 
 def entropy_of(log_probabilities: Tensor) -> Tensor:

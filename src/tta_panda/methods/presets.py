@@ -1,6 +1,7 @@
 """Named settings: the paper's benchmarks, and what suits the embedded model.
 
-A preset sets every option of every method but those that the protocol decides and those that only bound memory.
+A preset sets what differs from the defaults of a method, which are those of the method's own code. Records hold every
+option of a run, with the value that it had.
 """
 
 from __future__ import annotations
@@ -12,53 +13,19 @@ from typing import Any
 from tta_panda.errors import UnknownNameError
 from tta_panda.methods import MethodName
 
-_TRAINED = {"skip_last_blocks": 0, "guard": False}
 _VIEWS = {"views": 64, "keep": 0.1, "augmentation": "augmix"}
 _FEW_VIEWS = {"views": 10, "keep": 0.3, "augmentation": "augmix"}  # minutes instead of hours on two cores
+_SELECT_VIEWS = ("tpt", "tps", "zero", "vte")
+_USE_ALL_VIEWS = ("mta",)
 
 _SHARED: dict[str, dict[str, Any]] = {
-    "clip": {},
-    "tent": _TRAINED,
-    "eta": {"margin": 0.5, "d_margin": 1.0, **_TRAINED},
+    "eta": {"margin": 0.5, "d_margin": 1.0},
     # What the paper lists as SAR's learning rate is the radius rho; the optimiser's own is the same everywhere.
-    "sar": {"lr": 1e-3, "margin": 0.4, "reset_constant": 0.2, "optimizer": "adam", **_TRAINED},
-    "deyo": {
-        "lr": 1e-3,
-        "filter_margin": 2.0,
-        "weight_margin": 0.4,
-        "plpd_threshold": 0.0,
-        "entropy_weight": 1.0,
-        "plpd_weight": 1.0,
-        "destroy": "patches",
-        "grid": 4,
-        **_TRAINED,
-    },
-    "tpt": {"lr": 1e-3, "steps": 1, "context": "a photo of a"},
-    "dmn": {"slots": 50, "alpha": 0.3, "sharpness": 5.5},
-    "zero": {"temperature": 0.0},
-    "tps": {"steps": 1},
-    "bat": {"weight_decay": 0.01, **_TRAINED},
-    # From here on not of Panda's paper: the values of each method's own code, and a beta that needs no labels.
-    "tda": {
-        "slots": 3,
-        "alpha": 2.0,
-        "sharpness": 5.0,
-        "negative_slots": 2,
-        "negative_alpha": 0.117,
-        "negative_sharpness": 1.0,
-        "min_entropy": 0.2,
-        "max_entropy": 0.5,
-        "min_probability": 0.03,
-    },
-    "oga": {"slots": 8, "temperature": 0.05},
-    "stata": {"steps": 10, "inner_steps": 5, "neighbours": 3, "text_weight": 1.0, "alpha": 1.0},
-    "mint": {"prior": 10_000.0, **_TRAINED},
-    "im": {"diversity": 1.0, **_TRAINED},
-    "vte": {},
-    "mta": {"neighbours": 0.3, "sharpness": 5.0, "affinity_weight": 4.0},
-    "subtta": {"weight_decay": 0.01, "rank": 256, **_TRAINED},
+    "sar": {"optimizer": "adam", "skip_last_blocks": 0},
+    "deyo": {"lr": 1e-3, "filter_margin": 2.0, "plpd_threshold": 0.0},
+    "tpt": {"lr": 1e-3},
 }
-"""What all presets agree on."""
+"""What all presets set."""
 
 _PER_BENCHMARK: dict[str, dict[str, tuple[float, float, float]]] = {
     "clip": {"beta": (0.7, 0.4, 0.4)},
@@ -77,9 +44,8 @@ _PER_BENCHMARK: dict[str, dict[str, tuple[float, float, float]]] = {
 }
 """Values for CIFAR-10-C, CIFAR-100-C and ImageNet-C, by method and option; of the ten as in the paper's table."""
 
-_MINI = {"sar": {"rho": 0.05}, **{method: {"lr": 1e-3} for method in ("tent", "eta", "tps", "bat", "im")}}
-_MINI |= {"subtta": {"lr": 1e-3, "momentum": 0.1}}
-_MINI |= {"mint": {"lr": 1.5e-2}, "tda": {"negative_alpha": 1.0}, "oga": {"temperature": 0.2}}
+_MINI = {"eta": {"lr": 1e-3}, "tps": {"lr": 1e-3}, "mint": {"lr": 1.5e-2}, "tda": {"negative_alpha": 1.0}}
+_MINI |= {"oga": {"temperature": 0.2}}
 
 
 @dataclass(frozen=True)
@@ -108,11 +74,11 @@ class Preset:
 def _preset(
     name: str, model: str, data: str, values: Mapping[str, Any], views: Mapping[str, Any], **panda: Any
 ) -> Preset:
-    own = {method: {**options, **values.get(method, {})} for method, options in _SHARED.items()}
-    own |= {method: {**own[method], **views} for method in ("tpt", "tps", "zero", "vte")}
-    own["mta"] |= {option: value for option, value in views.items() if option != "keep"}
-    offset = {"ratio": 0.1, "average": True, "detach_offset": False, "negatives_half_life": 50.0, "refresh_every": None}
-    return Preset(name, model, data, own, offset | panda)
+    own = {method: _SHARED.get(method, {}) | values.get(method, {}) for method in {**_SHARED, **values}}
+    for method in (*_SELECT_VIEWS, *_USE_ALL_VIEWS):
+        made = {option: value for option, value in views.items() if option != "keep" or method in _SELECT_VIEWS}
+        own[method] = own.get(method, {}) | made
+    return Preset(name, model, data, own, panda)
 
 
 def _benchmark(index: int, data: str, model: str) -> Preset:

@@ -6,12 +6,11 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from tta_panda.methods.base import BatchSize, EncoderPasses
 from tta_panda.methods.features import Batch
 from tta_panda.methods.losses import entropy
 from tta_panda.methods.trained import TrainedMethod
@@ -32,6 +31,8 @@ class SAR(TrainedMethod):
         skip_last_blocks: this many last blocks of the image encoder, and its final norm, do not adapt; None for a
             quarter of them, as the three of twelve in SAR's own code.
     """
+
+    gradient_passes = 2
 
     lr: NonNegative = 1e-3
     rho: NonNegative = 0.05
@@ -78,12 +79,6 @@ class SAR(TrainedMethod):
         self.mean_loss = latest if self.mean_loss is None else 0.9 * self.mean_loss + 0.1 * latest
         if self.mean_loss < self.reset_constant:  # predictions must have collapsed
             self.restart()
-
-    @classmethod
-    def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
-        passes = super().expected_passes(batch, options)
-        passes.images_with_gradient *= 2
-        return passes
 
 
 @contextlib.contextmanager

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from tta_panda.methods.base import BatchSize, EncoderPasses
 from tta_panda.methods.features import Batch, Encoded
 from tta_panda.methods.trained import TrainedMethod
 from tta_panda.options import Count, NonNegative
@@ -31,6 +30,7 @@ class SubTTA(TrainedMethod):
         rank: the subspace has at most this many directions.
     """
 
+    gradient_passes = 2
     extra_passes = 1
 
     weight_decay: NonNegative = 0.01
@@ -74,12 +74,6 @@ class SubTTA(TrainedMethod):
         lengths = (encoded.features @ self.basis.T).norm(dim=-1, keepdim=True).clamp_min(1e-12)
         texts = self.classifier.class_embeddings @ self.basis.T  # (K, r)
         return encoded.correction.of_logits(self.classifier.logits(encoded.debiased @ self.basis.T / lengths, texts))
-
-    @classmethod
-    def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
-        passes = super().expected_passes(batch, options)
-        passes.images_with_gradient *= 2 if batch.images > 1 else 0
-        return passes
 
 
 def _covariance(features: Tensor) -> Tensor:

@@ -118,8 +118,10 @@ class TrainedMethod(Method):
     memory_options = ("micro_batch",)
     adapts_text: ClassVar[bool] = False
     """Whether the text encoder's layers are trained, too."""
+    gradient_passes: ClassVar[int] = 1
+    """Passes over a batch with gradient,"""
     extra_passes: ClassVar[int] = 0
-    """Passes over a batch without gradient, beside the one with gradient."""
+    """and without."""
 
     lr: NonNegative = 1e-3
     skip_last_blocks: NonNegativeInt | None = 0
@@ -252,4 +254,6 @@ class TrainedMethod(Method):
     def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
         size = batch.images + batch.negatives
         probed = -(-batch.images // PROBE_STEP) + batch.negatives if options.get("guard") else 0
-        return EncoderPasses(1, images=cls.extra_passes * size + probed, images_with_gradient=size)
+        return EncoderPasses(
+            1, images=cls.extra_passes * size + probed, images_with_gradient=cls.gradient_passes * size
+        )
