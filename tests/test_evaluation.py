@@ -73,8 +73,13 @@ def test_metrics_beyond_the_paper_equal_numpy():
 def test_scores_of_several_methods_are_those_of_each(monkeypatch, mini_classifier):
     logits, labels = torch.randn(5, 30, 7, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 7
     for together, own in zip(Scores.of_each(logits, labels), logits, strict=True):
-        for columns in zip(together, Scores.of(own, labels), strict=True):
+        alone = Scores.of(own, labels)
+        for columns in zip(together, alone, strict=True):
             np.testing.assert_array_equal(*columns)
+        sums = StreamMetrics(7), StreamMetrics(7)
+        for metrics, scores in zip(sums, (together, alone), strict=True):
+            metrics.update(scores)
+        assert (sums[0].nll, sums[0].nll_stderr, sums[0].ece) == (sums[1].nll, sums[1].nll_stderr, sums[1].ece)
     stream = Stream(load_data("glyphs-val-c", "fog", limit=20), 10)
     several = [[CLIP(mini_classifier, debias=Panda(beta=beta)) for beta in (0.2, 0.4, 0.6)] for _ in range(2)]
     at_once = run_stream(several[0], stream)

@@ -43,7 +43,8 @@ class Scores(NamedTuple):
         log_probabilities = logits.double().log_softmax(dim=-1)
         probabilities, truth = log_probabilities.exp().numpy(), labels.numpy()
         predictions, confidences = probabilities.argmax(axis=-1), probabilities.max(axis=-1)  # (R, B)
-        losses = -log_probabilities.numpy()[:, np.arange(len(truth)), truth]
+        chosen = -log_probabilities.numpy()[:, np.arange(len(truth)), truth]  # (R, B), whose rows have gaps in memory
+        losses = np.ascontiguousarray(chosen)  # sums over gaps differ in the last bit from those of one method alone
         bins = np.minimum(np.ceil(confidences * CALIBRATION_BINS), CALIBRATION_BINS).astype(np.int64) - 1  # (low, high]
         overconfidence = confidences - (predictions == truth)
         columns = zip(predictions, probabilities, losses, bins, overconfidence, strict=True)
