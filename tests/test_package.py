@@ -53,7 +53,11 @@ def test_the_wheel_runs_without_the_repository(dist, tmp_path):
     zipfile.ZipFile(wheel(dist)).extractall(tmp_path / "unpacked")
     where = "import sys, tta_panda; print(tta_panda.__file__)"
     assert run("-c", where, cwd=tmp_path, PYTHONPATH=str(tmp_path / "unpacked")).startswith(str(tmp_path))
-    command = "-m tta_panda bench --method clip --corruption fog --limit 50 --workers 1".split()
+    command = [
+        "-m",
+        "tta_panda",
+        *["bench", "--method", "clip", "--corruption", "fog", "--limit", "50", "--workers", "1"],
+    ]
     assert "fog" in run(*command, cwd=tmp_path, PYTHONPATH=str(tmp_path / "unpacked"))
     assert (tmp_path / "runs" / "report.html").is_file()
 
@@ -63,5 +67,5 @@ def test_the_wheel_installs_into_an_empty_environment(dist, tmp_path):
     venv.create(tmp_path / "empty", with_pip=True)
     python = tmp_path / "empty" / ("Scripts" if os.name == "nt" else "bin") / "python"
     run("-m", "pip", "install", "--quiet", str(wheel(dist)), cwd=tmp_path, python=python, PYTHONPATH="")
-    command = "-m tta_panda bench --method clip --corruption fog --limit 50".split()
+    command = ["-m", "tta_panda", "bench", "--method", "clip", "--corruption", "fog", "--limit", "50"]
     assert "fog" in run(*command, cwd=tmp_path, python=python, PYTHONPATH="")
