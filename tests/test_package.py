@@ -14,6 +14,7 @@ import pytest
 import tta_panda
 
 ROOT = Path(__file__).parents[1]
+BENCH = ["-m", "tta_panda", "bench", "--method", "clip", "--corruption", "fog", "--limit", "50", "--workers", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -67,5 +68,4 @@ def test_the_wheel_installs_into_an_empty_environment(dist, tmp_path):
     venv.create(tmp_path / "empty", with_pip=True)
     python = tmp_path / "empty" / ("Scripts" if os.name == "nt" else "bin") / "python"
     run("-m", "pip", "install", "--quiet", str(wheel(dist)), cwd=tmp_path, python=python, PYTHONPATH="")
-    command = ["-m", "tta_panda", "bench", "--method", "clip", "--corruption", "fog", "--limit", "50"]
-    assert "fog" in run(*command, cwd=tmp_path, python=python, PYTHONPATH="")
+    assert "fog" in run(*BENCH, cwd=tmp_path, python=python, PYTHONPATH="")
