@@ -54,12 +54,7 @@ def test_the_wheel_runs_without_the_repository(dist, tmp_path):
     zipfile.ZipFile(wheel(dist)).extractall(tmp_path / "unpacked")
     where = "import sys, tta_panda; print(tta_panda.__file__)"
     assert run("-c", where, cwd=tmp_path, PYTHONPATH=str(tmp_path / "unpacked")).startswith(str(tmp_path))
-    command = [
-        "-m",
-        "tta_panda",
-        *["bench", "--method", "clip", "--corruption", "fog", "--limit", "50", "--workers", "1"],
-    ]
-    assert "fog" in run(*command, cwd=tmp_path, PYTHONPATH=str(tmp_path / "unpacked"))
+    assert "fog" in run(*BENCH, cwd=tmp_path, PYTHONPATH=str(tmp_path / "unpacked"))
     assert (tmp_path / "runs" / "report.html").is_file()
 
 
