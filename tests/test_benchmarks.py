@@ -80,5 +80,5 @@ def test_ratios_are_taken_round_by_round():
 
 
 def test_the_documentation_has_a_command_for_every_benchmark():
-    page = (BENCHMARKS.parent / "docs" / "performance.md").read_text(encoding="utf-8")
+    page = (BENCHMARKS.parent / "docs" / "speed.md").read_text(encoding="utf-8")
     assert all(f"python benchmarks/{script}.py " in page for script in COMMANDS)

@@ -98,11 +98,8 @@ def test_getting_started_leads_to_ones_own_images(tmp_path, monkeypatch, capsys)
 def given_to_readers(page: Path, folder: Path) -> dict[str, Any]:
     """What the code of a page takes as given, because readers have their own."""
     images = random_images(8)
-    if page == DOCS / "data.md":
-        write_cifar_c(folder / "data")
-        return {"picture": images[0], "pictures": images}
     batch = torch.from_numpy(images).permute(0, 3, 1, 2)
-    if page == DOCS / "predict.md":
+    if page == DOCS / "own-images.md":
         classifier = tta_panda.ZeroShotClassifier(tta_panda.load_model("mini"), ["star", "heart"])
         return {"tta_panda": tta_panda, "method": tta_panda.create_method("clip+panda", classifier), "pictures": batch}
     if page == DOCS / "streams.md":

@@ -13,6 +13,7 @@ from sphinx.application import Sphinx
 PLACES = {
     r"\]\(docs/": "](/",
     r"\]\((?:\.\./)?SECURITY\.md\)": "](/security.md)",
+    r"\]\((?:\.\./)?CONTRIBUTING\.md\)": "](/contributing.md)",
     r"\[(\w+)\]\((?:\.\./)?examples/(quickstart)\.ipynb\)": r"{doc}`\1 </\2>`",
 }
 
