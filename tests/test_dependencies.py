@@ -23,11 +23,11 @@ def declared() -> set[tuple[str, str]]:
     return {(package, extra) for package, extra in named if package != project["name"]}
 
 
-def test_the_page_has_a_row_for_every_dependency() -> None:
+def test_the_page_names_every_dependency_once() -> None:
     lines = (PROJECT / "docs" / "dependencies.md").read_text("utf-8").splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")][2:]
-    assert {(package, extra) for package, extra, *_ in rows} == declared()
-    assert len(rows) == len(declared())
+    named = [(package, extra) for packages, extra, *_ in rows for package in packages.split(", ")]
+    assert sorted(named) == sorted(declared())
     assert all(len(row) == 5 and row[2] and row[3] and row[4] for row in rows)
 
 
