@@ -6,6 +6,7 @@ import json
 import pkgutil
 import runpy
 import shutil
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -249,6 +250,19 @@ def test_listed_names_load_and_stand_once():
     assert all(recorded_name(name) == name for name in names)
     assert {recorded_name(":".join(pair)) for pair in open_clip.list_pretrained()} | {"mini", "lite0"} == set(names)
     assert list_models("no such model") == []
+
+
+def test_names_are_listed_without_torch():
+    code = """
+import sys
+from tta_panda.models import list_models
+from tta_panda.models.names import describe_models
+names, architectures = list_models(), [row["name"] for row in describe_models()]
+assert not {"torch", "open_clip", "timm", "safetensors.torch"} & set(sys.modules)
+import open_clip
+assert names == list_models() and architectures == [row["name"] for row in describe_models()]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_architectures_that_are_not_in_the_table_are_listed_without_sizes(monkeypatch):

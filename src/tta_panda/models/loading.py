@@ -8,7 +8,6 @@ import logging
 import os
 import pickle
 import re
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,17 +19,6 @@ def require_transformers(what: str) -> None:
     """Raise `MissingExtraError` where the transformers library is not installed."""
     if importlib.util.find_spec("transformers") is None:
         raise missing_extra(f"{what} need", "transformers")
-
-
-@contextlib.contextmanager
-def current_folder_importable() -> Iterator[None]:
-    """Find modules in the current folder, too, as `python -m` does and an installed command does not."""
-    folder = os.getcwd()
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)
 
 
 @contextlib.contextmanager
