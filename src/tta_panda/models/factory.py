@@ -20,9 +20,16 @@ import torch
 from torch import Tensor, nn
 
 from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning
-from tta_panda.models.adapter import ImageAdapter
-from tta_panda.models.base import TEMPLATES, Classifier, ImageModel, Template, VisionLanguageModel, ZeroShotClassifier
-from tta_panda.models.checkpoints import check_directory, file_digest, model_files, weights_hash
+from tta_panda.models.base import (
+    TEMPLATES,
+    Classifier,
+    ImageAdapter,
+    ImageModel,
+    Template,
+    VisionLanguageModel,
+    ZeroShotClassifier,
+)
+from tta_panda.models.checkpoints import check_directory, failures_explained, file_digest, model_files, weights_hash
 from tta_panda.models.devices import (
     Backend,
     OpenVinoEncoder,
@@ -32,7 +39,6 @@ from tta_panda.models.devices import (
     resolve_device,
 )
 from tta_panda.models.linear import LinearClassifier, LinearHeadModel
-from tta_panda.models.loading import failures_explained
 from tta_panda.models.names import SOURCES, ModelName, current_folder_importable, parse_model_name
 
 
@@ -147,6 +153,8 @@ def wrap_model(
             f"wrap_model takes networks of open_clip, transformers or timm, got {type(network).__name__} of "
             f"{type(network).__module__}. Others are wrapped in a few lines, see docs/models.md."
         )
+    if any(parameter.is_meta for parameter in network.parameters()):
+        raise InvalidInputError(f"{type(network).__name__} has no weights: its parameters are on the device meta.")
     check_precision(precision, str(next(network.parameters()).device))
     label, make = name or type(network).__name__, pkgutil.resolve_name(adapter)
     with torch.inference_mode(False):

@@ -21,11 +21,9 @@ from torch import Tensor, nn
 
 from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning, missing_extra
 from tta_panda.images import Framing, Interpolation
-from tta_panda.models.adapter import ImageAdapter, square_side
-from tta_panda.models.base import Classifier
-from tta_panda.models.checkpoints import find_weights, load_weights, read_state_dict
+from tta_panda.models.base import Classifier, ImageAdapter, square_side
+from tta_panda.models.checkpoints import failures_explained, find_weights, load_weights, read_state_dict, weights_only
 from tta_panda.models.devices import full_precision
-from tta_panda.models.loading import failures_explained, weights_only
 from tta_panda.models.names import RANDOM, SOURCES, ModelName
 
 LITE0 = "tf_efficientnet_lite0"

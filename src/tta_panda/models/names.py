@@ -128,7 +128,7 @@ class ModelName(NamedTuple):
     def file(self) -> Path | None:
         """The checkpoint that the name gives as weights; it may not exist."""
         is_file = _has_slash(self.weights) or Path(self.weights).suffix
-        return Path(self.weights).expanduser() if is_file else None
+        return _expanded(self.weights) if is_file else None
 
     def __str__(self) -> str:
         prefix = f"{self.library}:" if self.library in ("transformers", "timm") else ""
@@ -183,8 +183,15 @@ def current_folder_importable() -> Iterator[None]:
 
 
 def _directory(text: str) -> Path | None:
-    path = Path(text).expanduser()
+    path = _expanded(text)
     return path if path.is_dir() else None
+
+
+def _expanded(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # ~someone who is not known here
+        raise InvalidInputError(f"There is no home folder for {text!r}; write the whole path.") from error
 
 
 def _has_slash(text: str) -> bool:
@@ -294,15 +301,21 @@ def _single_models() -> list[ModelName]:
     return [parse_model_name(name) for name, source in SOURCES.items() if source.package]
 
 
+def hub_files(published: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The hub's repository of published weights, "" for those elsewhere, and the names that their file may have."""
+    repository, file = os.path.split(str(published.get("hf_hub") or ""))
+    default = "open_clip_pytorch_model.bin"
+    safe = "open_clip_model.safetensors" if file in ("", default) else f"{Path(file).stem}.safetensors"
+    return repository, list(dict.fromkeys((safe, file or default)))
+
+
 def weights_here(published: Mapping[str, Any]) -> Path | None:
     """The file of published weights in the caches of this machine."""
     import huggingface_hub
 
-    repository, file = os.path.split(str(published.get("hf_hub") or ""))
+    repository, files = hub_files(published)
     if not repository:
         target = CLIP_CACHE.expanduser() / os.path.basename(str(published.get("url") or "-"))
         return target if target.is_file() else None
-    default = "open_clip_pytorch_model.bin"
-    safe = "open_clip_model.safetensors" if file in ("", default) else f"{Path(file).stem}.safetensors"
-    found = (huggingface_hub.try_to_load_from_cache(repository, name) for name in (safe, file or default))
+    found = (huggingface_hub.try_to_load_from_cache(repository, name) for name in files)
     return next((Path(path) for path in found if isinstance(path, str)), None)
