@@ -351,7 +351,4 @@ def test_weights_on_this_machine_are_found(tmp_path, monkeypatch):
     (cache / "models--org--name" / "refs" / "main").write_text("1234")
     (snapshot / "open_clip_model.safetensors").touch()
     assert weights_here(published) == snapshot / "open_clip_model.safetensors"
-    monkeypatch.setattr("tta_panda.models.names.CLIP_CACHE", tmp_path)
-    assert weights_here({"url": "https://somewhere/ViT.pt"}) is None
-    (tmp_path / "ViT.pt").touch()
-    assert weights_here({"url": "https://somewhere/ViT.pt"}) == tmp_path / "ViT.pt"
+    assert weights_here({"file": "ViT.pt"}) is None

@@ -48,9 +48,6 @@ QUICK_GELU = "-quickgelu"
 SIZES = Path(__file__).with_name("architectures.json")
 """Parameters and input size by architecture; `scripts/measure_architectures.py` writes it."""
 
-CLIP_CACHE = Path("~/.cache/clip")
-"""Where open_clip keeps weights that it fetches from an address rather than from the hub."""
-
 _OPENAI = {
     "ViT-B/32": "ViT-B-32-quickgelu",
     "ViT-B/16": "ViT-B-16-quickgelu",
@@ -302,7 +299,7 @@ def _single_models() -> list[ModelName]:
 
 
 def hub_files(published: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """The hub's repository of published weights, "" for those elsewhere, and the names that their file may have."""
+    """The hub's repository of published weights, and the names that their file may have, safetensors first."""
     repository, file = os.path.split(str(published.get("hf_hub") or ""))
     default = "open_clip_pytorch_model.bin"
     safe = "open_clip_model.safetensors" if file in ("", default) else f"{Path(file).stem}.safetensors"
@@ -310,12 +307,9 @@ def hub_files(published: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def weights_here(published: Mapping[str, Any]) -> Path | None:
-    """The file of published weights in the caches of this machine."""
+    """The file of published weights in the hub's cache on this machine."""
     import huggingface_hub
 
     repository, files = hub_files(published)
-    if not repository:
-        target = CLIP_CACHE.expanduser() / os.path.basename(str(published.get("url") or "-"))
-        return target if target.is_file() else None
-    found = (huggingface_hub.try_to_load_from_cache(repository, name) for name in files)
+    found = (huggingface_hub.try_to_load_from_cache(repository, name) for name in files if repository)
     return next((Path(path) for path in found if isinstance(path, str)), None)

