@@ -233,6 +233,14 @@ def test_without_a_network_one_sentence_names_what_works(name, copy, no_hub):
     )
 
 
+@pytest.mark.parametrize("name", ["transformers:org/name", "timm:resnet18.a1_in1k", "timm:hf-hub:org/name"])
+def test_other_libraries_do_not_try_again_either(name, no_hub):
+    if name.startswith("transformers"):
+        pytest.importorskip("transformers")
+    with pytest.raises(ModelLoadError, match="no route to the hub"):
+        load_model(name)
+
+
 @pytest.mark.parametrize("name", ["~nosuch/x", "ViT-B-32:~nosuch/x.pt", "transformers:~nosuch/x"])
 def test_homes_of_unknown_users_are_named(name):
     with pytest.raises(InvalidInputError, match="There is no home folder for '~nosuch/x"):

@@ -19,7 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import huggingface_hub
 import torch
+from huggingface_hub.errors import HfHubHTTPError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -302,6 +304,13 @@ def failures_explained(failure: str, advice: str = "") -> Iterator[None]:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         reason = f"{reason.rstrip('.')}." if advice else reason
         raise ModelLoadError(f"{failure}: {reason}{advice}") from error
+
+
+def check_hub(repository: str, *files: str) -> None:
+    """Raise at once if the hub is out of reach and none of the files is here; libraries try for half a minute."""
+    if not any(isinstance(huggingface_hub.try_to_load_from_cache(repository, file), str) for file in files):
+        with contextlib.suppress(HfHubHTTPError):  # the hub has answered
+            huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(repository, files[0]))
 
 
 @contextlib.contextmanager

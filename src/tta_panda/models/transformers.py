@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tta_panda.errors import InvalidInputError, ModelLoadError, missing_extra
 from tta_panda.images import Framing, Interpolation
 from tta_panda.models.base import ImageAdapter, embeddings_replaced, first_embedding, square_side
-from tta_panda.models.checkpoints import check_keys, failures_explained
+from tta_panda.models.checkpoints import check_hub, check_keys, failures_explained
 from tta_panda.models.names import TRANSFORMERS_CONFIG, ModelName
 
 _PILLOW_FILTERS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}
@@ -139,6 +139,8 @@ def load_transformers(name: ModelName) -> TransformersModel:
     # Said explicitly: otherwise transformers asks on the terminal whether it may run code that a directory brings.
     safe = {"trust_remote_code": False}
     with failures_explained(f"Cannot load {label}", advice), transformers_silenced():
+        if not name.directory:
+            check_hub(source, TRANSFORMERS_CONFIG)
         _check_kind(transformers.AutoConfig.from_pretrained(source, **safe).model_type, label)
         network, report = transformers.AutoModel.from_pretrained(
             source, weights_only=True, output_loading_info=True, dtype=torch.float32, **safe
