@@ -31,7 +31,7 @@ TINY = {
     "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2},
 }
 
-_VIEWS = {"views": 8, "keep": 0.5}
+_VIEWS = {"views": 4, "keep": 0.5}
 TINY_OPTIONS = {
     "eta": {"margin": 1.0, "d_margin": 1.0},
     "sar": {"margin": 1.0, "skip_last_blocks": 0},
@@ -40,7 +40,7 @@ TINY_OPTIONS = {
     "tps": _VIEWS,
     "zero": _VIEWS,
     "vte": _VIEWS,
-    "mta": {"views": 8},
+    "mta": {"views": 4},
 }
 """What suits the tiny model: it has two blocks, and is so unsure that filters would let nothing pass."""
 
