@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::tta_panda.errors.TtaPandaWarnin
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undrawn: None) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 

@@ -52,7 +52,7 @@ def make(name: str, debias: Debias | None, classifier: ZeroShotClassifier, **mor
 
 
 def stream(images: Tensor) -> list[Tensor]:
-    return [images[:16], images[16:32], images[32:37]]  # the last one is short
+    return [images[:12], images[12:24], images[24:29]]  # the last one is short
 
 
 def parameters_of(method: Method) -> dict[str, Tensor]:
