@@ -15,7 +15,7 @@ from tta_panda.methods import DEBIASES, METHODS, create_method
 from tta_panda.methods.base import Method
 
 VARIANTS = [name for base in METHODS for name in (base, f"{base}+panda")]
-VARIANTS += [f"{base}+{debias}" for base in ("clip", "tent") for debias in DEBIASES if debias != "panda"]
+VARIANTS += [f"{base}+{debias}" for base in ("clip", "tent", "tps", "dmn") for debias in DEBIASES if debias != "panda"]
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
