@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS
+from tta_panda.errors import InvalidInputError
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import Encoded, RunRecord
 from tta_panda.experiments.paper import MEAN, printed_accuracy
@@ -43,6 +44,10 @@ class Experiment:
     """Whether its runs are timed, so that none of them may share passes with others or run beside them."""
     compares_benchmarks: bool = False
     """Whether its first table is also shown for several benchmarks side by side, as in the paper."""
+    by_method: bool = False
+    """Whether each of its rows belongs to one method, so that users can choose some of them."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Its own defaults of `data`, `model`, `limit` and `seeds`. With any, it is made only where it is named."""
 
     def needs(self, setup: Setup) -> str:
         """The data and machine that it takes, in a few words."""
@@ -51,14 +56,28 @@ class Experiment:
         parts = ["clean images"] * (CLEAN in names)
         if corrupted:
             parts.append(corrupted[0].replace("_", " ") if len(corrupted) == 1 else f"{len(corrupted)} corruptions")
-        return ", ".join(parts + ["an idle machine"] * self.timed) or "nothing"
+        own = [f"{self.defaults[name]}" for name in ("data", "model") if name in self.defaults]
+        return ", ".join(own + parts + ["an idle machine"] * self.timed) or "nothing"
+
+    def chosen_rows(self, setup: Setup) -> Mapping[str, Sequence[Series]]:
+        """The rows of the methods that the user chose."""
+        rows = self.rows(setup)
+        if not setup.methods:
+            return rows
+        if not self.by_method:
+            raise InvalidInputError(f"{self.name} compares methods of its own: omit --method.")
+        chosen = {label: row for label, row in rows.items() if MethodName.of(row[0].method).base in setup.methods}
+        if not chosen:
+            compared = dict.fromkeys(MethodName.of(row[0].method).base for row in rows.values())
+            raise InvalidInputError(f"{self.name} has none of these methods, but {', '.join(compared)}.")
+        return chosen
 
     def runs(self, setup: Setup) -> list[RunConfig]:
         """Every run that it shows, once."""
         runs = {
             config.key: config
             for corruption in self.corruptions(setup)
-            for row in self.rows(setup).values()
+            for row in self.chosen_rows(setup).values()
             for series in row
             for each in series.candidates or [series]
             for config in setup.runs(each, corruption)
@@ -116,7 +135,7 @@ class ExperimentResults(Results[Series]):
         super().__init__(records, diverged)
         self.setup = setup
         self.about = experiment.about
-        self.rows = experiment.rows(setup)
+        self.rows = experiment.chosen_rows(setup)
         self.series = [series for row in self.rows.values() for series in row]
         self.corruptions = [name for name in experiment.corruptions(setup) if name != CLEAN]
         """What means are taken over and choices are made on."""

@@ -253,6 +253,7 @@ def _ablation_rows(setup: Setup) -> dict[str, list[Series]]:
     _ablation_rows,
     corruptions=Setup.sensitivity_corruptions,
     in_paper="Figure 6",
+    by_method=True,
 )
 def _ablation(results: ExperimentResults) -> Section:
     columns = [Column.of(ACCURACY, kind) for kind in ("off", "within image", "no average", "full")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -102,6 +102,7 @@ def _accuracy_dots(table: Table) -> DotFigure:
     lambda setup: setup.plain_and_panda(METHODS),
     in_paper="Table 1",
     compares_benchmarks=True,
+    by_method=True,
 )
 def _main(results: ExperimentResults) -> Section:
     tables = [_accuracy_table(results), _quality_table(results)]
@@ -115,6 +116,7 @@ def _main(results: ExperimentResults) -> Section:
     "The accuracies of the main table on each of the 15 corruptions.",
     lambda setup: setup.plain_and_panda(METHODS),
     in_paper="Appendix, table of all corruption domains",
+    by_method=True,
 )
 def _corruptions(results: ExperimentResults) -> Section:
     accuracies = {series.label: partial(results.accuracy, series) for series in results.series}
@@ -135,6 +137,7 @@ def _corruptions(results: ExperimentResults) -> Section:
     "Accuracy, bias, calibration and cost of the paper's methods and of newer ones, and what Panda changes.",
     lambda setup: setup.plain_and_panda(ALL_METHODS),
     corruptions=Setup.sensitivity_corruptions,
+    by_method=True,
 )
 def _beyond(results: ExperimentResults) -> Section:
     tables = [_accuracy_table(results), _quality_table(results), _cost_table(results)]
@@ -211,6 +214,7 @@ def _timed_rows(setup: Setup) -> dict[str, list[Series]]:
     corruptions=lambda setup: (_TIMED_CORRUPTION,),
     in_paper="Table 3",
     timed=True,
+    by_method=True,
 )
 def _time(results: ExperimentResults) -> Section:
     rows = []
@@ -274,17 +278,41 @@ _STREAMS_NOTE = (
 )
 
 
-def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
+def _ways_rows(setup: Setup, methods: Iterable[str], streams: Iterable[str]) -> dict[str, list[Series]]:
     """For each method and stream, the plain method, then debiased in every way."""
+    return {
+        f"{method}, {stream}": [
+            setup.series(name, **STREAMS[stream]) for name in (method, *(f"{method}+{way}" for way in DEBIASES))
+        ]
+        for method in methods
+        for stream in streams
+    }
+
+
+def _ways_table(results: ExperimentResults, look_up: Callable[[Series, Metric, Sequence[str]], Cell]) -> Table:
+    """Methods and streams down; across, plain, and what each way to debias changes."""
+    columns = [Column.of(ACCURACY, "plain"), *(Column.delta(ACCURACY, f"Δ +{way}") for way in DEBIASES)]
+    rows = []
+    for label, row in results.rows.items():
+        plain, *debiased = (look_up(series, ACCURACY, results.corruptions) for series in row)
+        rows.append(Row(label, [plain, *(cell - plain for cell in debiased)]))
+    return Table(f"Accuracy (%), {results.where}", "method and stream", columns, rows)
+
+
+def _worst_change(results: ExperimentResults, plain: Series, debiased: Series) -> Cell:
+    """On the corruption where accuracy falls most, or gains least."""
+    cells = [
+        results.cell(debiased, ACCURACY, corruption) - results.cell(plain, ACCURACY, corruption)
+        for corruption in results.corruptions
+    ]
+    return min(cells, key=lambda cell: -100.0 if cell.value is None else cell.value)  # an empty one says why
+
+
+def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
     methods = ("clip", "tent") if setup.quick else ("clip", "tent", "dmn")
-    streams = ("shuffled", "correlated:0.1", "sorted", "label_shift:0.1") if setup.quick else STREAMS
-    rows = {}
-    for method in methods:
-        for stream in streams:
-            changes = STREAMS[stream]
-            names = [method, *(f"{method}+{way}" for way in DEBIASES)]
-            rows[f"{method}, {stream}"] = [setup.series(name, **changes) for name in names]
-    return rows
+    return _ways_rows(
+        setup, methods, ("shuffled", "correlated:0.1", "sorted", "label_shift:0.1") if setup.quick else STREAMS
+    )
 
 
 @experiment(
@@ -293,22 +321,65 @@ def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
     "Accuracy of plain methods, and what each way to debias changes, on streams of several kinds.",
     _stream_rows,
     corruptions=Setup.sensitivity_corruptions,
+    by_method=True,
 )
 def _streams(results: ExperimentResults) -> Section:
     corruptions = results.corruptions
-    columns = [Column.of(ACCURACY, "plain"), *(Column.delta(ACCURACY, f"Δ +{way}") for way in DEBIASES)]
-
-    def table(look_up: Callable[[Series, Metric, Sequence[str]], Cell], where: str, name: str = "") -> Table:
-        rows = []
-        for label, row in results.rows.items():
-            plain, *debiased = (look_up(series, ACCURACY, corruptions) for series in row)
-            rows.append(Row(label, [plain, *(cell - plain for cell in debiased)]))
-        return Table(f"Accuracy (%), {where}", "method and stream", columns, rows, name=name)
-
     worst = f"mean of the worst tenth, {tenth_of(corruptions)} of {len(corruptions)} corruptions"
-    tables = [table(results.mean, results.where), table(results.tail, worst, "tail")]
-    return Section(tables, notes=[_STREAMS_NOTE, *results.sweep_notes()])
+    tail = replace(_ways_table(results, results.tail), title=f"Accuracy (%), {worst}", name="tail")
+    return Section([_ways_table(results, results.mean), tail], notes=[_STREAMS_NOTE, *results.sweep_notes()])
 
+
+# Beyond the paper: photographs
+
+_NEED_TEXT = ("tpt", "bat")
+_PHOTO_STREAMS = ("shuffled", "correlated:0.1", "sorted", "label_shift:0.1", "continual", "mixed")
+_PHOTOS_NOTE = (
+    "An ImageNet classifier knows the classes of CIFAR-10 by the mean of the rows of their kinds; for deer, of which "
+    "ImageNet has none, these are antelopes."
+)
+
+
+def _photo_rows(setup: Setup) -> dict[str, list[Series]]:
+    usable = [name for name in ALL_METHODS if name not in _NEED_TEXT]
+    if setup.quick and not setup.methods:
+        usable = ["clip", "tda", "tent"]
+    return _ways_rows(
+        setup, usable, ("shuffled", "correlated:0.1", "label_shift:0.1") if setup.quick else _PHOTO_STREAMS
+    )
+
+
+@experiment(
+    "table-photos",
+    "Photographs",
+    "Accuracy of an ImageNet classifier on corrupted photographs, and what each way to debias changes.",
+    _photo_rows,
+    corruptions=Setup.sensitivity_corruptions,
+    by_method=True,
+    defaults={"data": "cifar10-c", "model": "lite0", "limit": 1000, "seeds": (0, 1, 2)},
+)
+def _photos(results: ExperimentResults) -> Section:
+    means = _ways_table(results, results.mean)
+    worst = Table(
+        f"Change in accuracy on the worst of {len(results.corruptions)} corruptions",
+        means.rows_are,
+        means.columns[1:],
+        [
+            Row(label, [_worst_change(results, plain, each) for each in debiased])
+            for label, (plain, *debiased) in results.rows.items()
+        ],
+        name="worst",
+    )
+    figures = []
+    for stream in dict.fromkeys(label.partition(", ")[2] for label in results.rows):
+        rows = {row.name.partition(", ")[0]: row.cells[1:] for row in means.rows if row.name.endswith(f", {stream}")}
+        dots = {f"+{way}": [cells[index] for cells in rows.values()] for index, way in enumerate(DEBIASES)}
+        caption = f"What each way to debias changes on streams that are {stream}, {results.where}."
+        figures.append(DotFigure(caption, "change in accuracy", list(rows), dots, ("plain", 0.0)))
+    return Section([means, worst], figures, [_PHOTOS_NOTE, _STREAMS_NOTE, *results.sweep_notes()])
+
+
+# Beyond the paper: beta by kind of stream
 
 _BETAS = ("auto", 0.4)
 _BETA_QUICK_IMAGES = 500  # fewer would leave many classes in each batch of a sorted stream
@@ -332,19 +403,11 @@ def _beta_rows(setup: Setup) -> dict[str, list[Series]]:
     corruptions=Setup.sensitivity_corruptions,
 )
 def _betas(results: ExperimentResults) -> Section:
-    def worst_change(plain: Series, debiased: Series) -> Cell:
-        """On the corruption where accuracy falls most, or gains least."""
-        cells = [
-            results.cell(debiased, ACCURACY, corruption) - results.cell(plain, ACCURACY, corruption)
-            for corruption in results.corruptions
-        ]
-        return min(cells, key=lambda cell: -100.0 if cell.value is None else cell.value)  # an empty one says why
-
     means, worst = [], []
     for stream, (plain, *debiased) in results.rows.items():
         before = results.average(plain, ACCURACY)
         means.append(Row(stream, [before, *(results.average(each, ACCURACY) - before for each in debiased)]))
-        worst.append(Row(stream, [worst_change(plain, each) for each in debiased]))
+        worst.append(Row(stream, [_worst_change(results, plain, each) for each in debiased]))
     changes = [Column.delta(ACCURACY, f"Δ {beta}") for beta in _BETAS]
     title = f"Change in accuracy on the worst of {len(results.corruptions)} corruptions"
     tables = [
