@@ -408,7 +408,7 @@ def test_files_of_every_kind_of_figure(tmp_path):
     panels = [Panel("x", "y", lines, log_x=True), Panel("x", "y", lines[1:], names={1: "one", 10: "ten"})]
     figures = [
         LineFigure("caption", panels),
-        DotFigure("caption", "x", ["r", "s"], {"d": [Cell(1.0), Cell()]}, ("level", 0.5)),
+        DotFigure("caption", "x", TABLE, ("level", 0.5)),
         HistogramFigure("caption", ["k"], ["one", "two"], {str(i): [[1, 2], [2, 1]] for i in range(5)}),
     ]
 

@@ -17,9 +17,9 @@ from tta_panda.experiments.paper import MEAN, printed_accuracy
 from tta_panda.experiments.setup import Series, Setup
 from tta_panda.methods import MethodName
 from tta_panda.reporting.cells import ACCURACY, Cell, Metric, Results, over_seeds
-from tta_panda.reporting.figures import DotFigure, Line, LineFigure, LineKind, Panel
+from tta_panda.reporting.figures import Line, LineFigure, LineKind, Panel
 from tta_panda.reporting.page import Section
-from tta_panda.reporting.tables import Column, Row, Table, side_by_side
+from tta_panda.reporting.tables import Column, Row, Table, side_by_side, with_changes
 
 Show = Callable[["ExperimentResults"], Section]
 """Tables, figures and notes of what was run; the experiment adds its name and title."""
@@ -166,6 +166,14 @@ class ExperimentResults(Results[Series]):
         """The mean over all corruptions of the experiment."""
         return self.mean(series, metric, self.corruptions)
 
+    def each(self, find: Callable[[Series], Cell]) -> dict[str, list[Cell]]:
+        """By row, a cell for each of its series."""
+        return {label: [find(series) for series in row] for label, row in self.rows.items()}
+
+    def mean_accuracies(self) -> dict[str, list[Cell]]:
+        """By row, the mean accuracy of each of its series over all corruptions of the experiment."""
+        return self.each(lambda series: self.average(series, ACCURACY))
+
     def cell_or_mean(self, series: Series, metric: Metric, corruption: str) -> Cell:
         """Of one corruption, or over all of them for `MEAN`."""
         return self.average(series, metric) if corruption == MEAN else self.cell(series, metric, corruption)
@@ -296,8 +304,26 @@ def line_table(title: str, x: str, lines: Sequence[Line], columns: Sequence[Colu
     return Table(title, x, columns, rows, name=name)
 
 
-def table_dots(table: Table, caption: str) -> DotFigure:
-    """The accuracies of a table."""
-    shown = {column.title: i for i, column in enumerate(table.columns) if column.better and not column.is_delta}
-    dots = {title: [row.cells[index] for row in table.rows] for title, index in shown.items()}
-    return DotFigure(caption, ACCURACY.title, [row.name for row in table.rows], dots)
+def changes_table(
+    title: str,
+    rows_are: str,
+    ways: Sequence[str],
+    rows: Mapping[str, Sequence[Cell]],
+    values: bool = True,
+    name: str = "",
+) -> Table:
+    """Accuracy plain, then in other ways with what each changes; without `values`, the changes alone.
+
+    Args:
+        ways: titles of the other ways.
+        rows: cells of the plain method and of each other way.
+    """
+    columns = [Column.of(ACCURACY, "plain")]
+    for way in ways:
+        own = [Column.of(ACCURACY, way), Column.delta(ACCURACY)]
+        columns += own if values else [Column.delta(ACCURACY, f"Δ {way}")]
+    filled = []
+    for label, (plain, *others) in rows.items():
+        cells = with_changes(plain, *others)
+        filled.append(Row(label, cells if values else [plain, *cells[2::2]]))
+    return Table(title, rows_are, columns, filled, name=name)

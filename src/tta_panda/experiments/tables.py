@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.experiments.base import ExperimentResults, experiment, table_dots
+from tta_panda.experiments.base import ExperimentResults, changes_table, experiment
 from tta_panda.experiments.paper import BACKBONES, MAIN_ROWS, MEAN, METHODS, printed_accuracy, printed_seconds
 from tta_panda.experiments.setup import AUTO, BEST_OF_GRID, SEVERITY, STREAMS, Series, Setup, short_name
 from tta_panda.methods import DEBIASES
@@ -26,7 +27,7 @@ from tta_panda.reporting.cells import (
 )
 from tta_panda.reporting.figures import DotFigure
 from tta_panda.reporting.page import Section
-from tta_panda.reporting.tables import Column, Row, Table, with_changes
+from tta_panda.reporting.tables import Column, Row, Table
 
 _PAPERS_OWN = "The paper's own numbers, of its own models, data and settings: only the pattern can be compared."
 _ZERO_NOTE = (
@@ -53,6 +54,19 @@ def _papers_benchmarks(results: ExperimentResults, title: str, rows: Mapping[str
     return [table] if results.setup.benchmark is None else []
 
 
+def _series_table(
+    results: ExperimentResults, note: str = "", more: Mapping[Column, Callable[[Series], Cell]] = MappingProxyType({})
+) -> Table:
+    """Series down; accuracy, bias and more across."""
+    columns = {
+        Column.of(ACCURACY, ACCURACY.title): results.accuracy,
+        Column.of(BIAS, BIAS.title): lambda series: results.average(series, BIAS),
+        **more,
+    }
+    rows = [Row(series.label, [find(series) for find in columns.values()]) for series in results.series]
+    return Table(f"Mean of 15 corruptions at severity {SEVERITY}", "method", list(columns), rows, note)
+
+
 def _by_corruption(title: str, metric: Metric, rows: Mapping[str, Callable[[str], Cell]], name: str = "") -> Table:
     """All corruptions and their mean across; a row is a function from a corruption to its cell."""
     columns = [Column.of(metric, short_name(corruption)) for corruption in (*CORRUPTIONS, MEAN)]
@@ -65,16 +79,12 @@ def _by_corruption(title: str, metric: Metric, rows: Mapping[str, Callable[[str]
 
 def _accuracy_table(results: ExperimentResults) -> Table:
     """Methods down; across, plain, with Panda, and what that changes."""
-    searched = results.setup.beta == "grid"
-    ways = [f"+panda ({AUTO})", f"+panda ({BEST_OF_GRID})"] if searched else ["+panda"]
-    columns = [Column.of(ACCURACY, "plain")]
-    columns += [column for way in ways for column in (Column.of(ACCURACY, way), Column.delta(ACCURACY))]
-    columns += [Column("its beta")] * searched
-    rows = []
-    for name, row in results.rows.items():
-        beta = [results.chosen_beta(row[-1])] if searched else []
-        rows.append(Row(name, [*with_changes(*map(results.accuracy, row)), *beta]))
-    return Table(f"Accuracy (%), {results.where} at severity {SEVERITY}", "method", columns, rows)
+    title = f"Accuracy (%), {results.where} at severity {SEVERITY}"
+    rows = results.each(results.accuracy)
+    if results.setup.beta != "grid":
+        return changes_table(title, "method", ["+panda"], rows)
+    table = changes_table(title, "method", [f"+panda ({AUTO})", f"+panda ({BEST_OF_GRID})"], rows)
+    return table.with_column(Column("its beta"), [results.chosen_beta(row[-1]) for row in results.rows.values()])
 
 
 def _quality_table(results: ExperimentResults) -> Table:
@@ -92,7 +102,7 @@ def _quality_table(results: ExperimentResults) -> Table:
 
 
 def _accuracy_dots(table: Table) -> DotFigure:
-    return table_dots(table, f"{table.title}. Bars are one s.d. over seeds.")
+    return DotFigure(f"{table.title}. Bars are one s.d. over seeds.", ACCURACY.title, table)
 
 
 @experiment(
@@ -177,13 +187,9 @@ _POSITIVE = ("tpt", "zero", "tps")
     compares_benchmarks=True,
 )
 def _positive(results: ExperimentResults) -> Section:
-    rows = []
-    for series in results.series:
-        encoded = results.encoded_per_image(series, "images", "images_with_gradient")
-        rows.append(Row(series.label, [results.accuracy(series), results.average(series, BIAS), encoded]))
-    columns = [Column.of(metric, metric.title) for metric in (ACCURACY, BIAS)]
-    columns.append(Column("images encoded per image", 1, "lower"))
-    table = Table("Mean of 15 corruptions at severity 5", "method", columns, rows, _ZERO_NOTE)
+    encoded = Column("images encoded per image", 1, "lower")
+    more = {encoded: lambda series: results.encoded_per_image(series, "images", "images_with_gradient")}
+    table = _series_table(results, _ZERO_NOTE, more)
     names = (*_POSITIVE, "tent+panda")
     return Section([table, *_papers_benchmarks(results, "Positive augmentation", {name: name for name in names})])
 
@@ -260,11 +266,9 @@ def _negative_rows(setup: Setup) -> dict[str, list[Series]]:
     compares_benchmarks=True,
 )
 def _negative(results: ExperimentResults) -> Section:
-    columns = [Column.of(metric, metric.title) for metric in (ACCURACY, BIAS)]
-    rows = [Row(each.label, [results.accuracy(each), results.average(each, BIAS)]) for each in results.series]
     accuracies = {series.label: partial(results.accuracy, series) for series in results.series}
     tables = [
-        Table("Mean of 15 corruptions at severity 5", "method", columns, rows),
+        _series_table(results),
         _by_corruption("Accuracy (%) on every corruption", ACCURACY, accuracies, "corruptions"),
     ]
     return Section([*tables, *_papers_benchmarks(results, "Negative augmentation", _NEGATIVE_ROWS)])
@@ -289,30 +293,29 @@ def _ways_rows(setup: Setup, methods: Iterable[str], streams: Iterable[str]) -> 
     }
 
 
-def _ways_table(results: ExperimentResults, look_up: Callable[[Series, Metric, Sequence[str]], Cell]) -> Table:
-    """Methods and streams down; across, plain, and what each way to debias changes."""
-    columns = [Column.of(ACCURACY, "plain"), *(Column.delta(ACCURACY, f"Δ +{way}") for way in DEBIASES)]
-    rows = []
-    for label, row in results.rows.items():
-        plain, *debiased = (look_up(series, ACCURACY, results.corruptions) for series in row)
-        rows.append(Row(label, [plain, *(cell - plain for cell in debiased)]))
-    return Table(f"Accuracy (%), {results.where}", "method and stream", columns, rows)
+_WAYS = [f"+{way}" for way in DEBIASES]
+_STREAM_ROWS = "method and stream"
 
 
-def _worst_change(results: ExperimentResults, plain: Series, debiased: Series) -> Cell:
-    """On the corruption where accuracy falls most, or gains least."""
-    cells = [
-        results.cell(debiased, ACCURACY, corruption) - results.cell(plain, ACCURACY, corruption)
-        for corruption in results.corruptions
-    ]
-    return min(cells, key=lambda cell: -100.0 if cell.value is None else cell.value)  # an empty one says why
+def _worst_table(results: ExperimentResults, means: Table) -> Table:
+    """What each way changes on the corruption where accuracy falls most, or gains least."""
+
+    def worst(plain: Series, other: Series) -> Cell:
+        cells = [
+            results.cell(other, ACCURACY, corruption) - results.cell(plain, ACCURACY, corruption)
+            for corruption in results.corruptions
+        ]
+        return min(cells, key=lambda cell: -100.0 if cell.value is None else cell.value)  # an empty one says why
+
+    title = f"Change in accuracy on the worst of {len(results.corruptions)} corruptions"
+    rows = [Row(name, [worst(plain, each) for each in others]) for name, (plain, *others) in results.rows.items()]
+    return Table(title, means.rows_are, means.columns[1:], rows, name="worst")
 
 
 def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
-    methods = ("clip", "tent") if setup.quick else ("clip", "tent", "dmn")
-    return _ways_rows(
-        setup, methods, ("shuffled", "correlated:0.1", "sorted", "label_shift:0.1") if setup.quick else STREAMS
-    )
+    if setup.quick:
+        return _ways_rows(setup, ("clip", "tent"), ("shuffled", "correlated:0.1", "sorted", "label_shift:0.1"))
+    return _ways_rows(setup, ("clip", "tent", "dmn"), STREAMS)
 
 
 @experiment(
@@ -326,8 +329,12 @@ def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
 def _streams(results: ExperimentResults) -> Section:
     corruptions = results.corruptions
     worst = f"mean of the worst tenth, {tenth_of(corruptions)} of {len(corruptions)} corruptions"
-    tail = replace(_ways_table(results, results.tail), title=f"Accuracy (%), {worst}", name="tail")
-    return Section([_ways_table(results, results.mean), tail], notes=[_STREAMS_NOTE, *results.sweep_notes()])
+    tails = results.each(lambda series: results.tail(series, ACCURACY, corruptions))
+    tables = [
+        changes_table(f"Accuracy (%), {where}", _STREAM_ROWS, _WAYS, rows, values=False, name=name)
+        for where, rows, name in ((results.where, results.mean_accuracies(), ""), (worst, tails, "tail"))
+    ]
+    return Section(tables, notes=[_STREAMS_NOTE, *results.sweep_notes()])
 
 
 # Beyond the paper: photographs
@@ -359,24 +366,17 @@ def _photo_rows(setup: Setup) -> dict[str, list[Series]]:
     defaults={"data": "cifar10-c", "model": "lite0", "limit": 1000, "seeds": (0, 1, 2)},
 )
 def _photos(results: ExperimentResults) -> Section:
-    means = _ways_table(results, results.mean)
-    worst = Table(
-        f"Change in accuracy on the worst of {len(results.corruptions)} corruptions",
-        means.rows_are,
-        means.columns[1:],
-        [
-            Row(label, [_worst_change(results, plain, each) for each in debiased])
-            for label, (plain, *debiased) in results.rows.items()
-        ],
-        name="worst",
-    )
+    title = f"Accuracy (%), {results.where}"
+    means = changes_table(title, _STREAM_ROWS, _WAYS, results.mean_accuracies(), values=False)
     figures = []
-    for stream in dict.fromkeys(label.partition(", ")[2] for label in results.rows):
-        rows = {row.name.partition(", ")[0]: row.cells[1:] for row in means.rows if row.name.endswith(f", {stream}")}
-        dots = {f"+{way}": [cells[index] for cells in rows.values()] for index, way in enumerate(DEBIASES)}
-        caption = f"What each way to debias changes on streams that are {stream}, {results.where}."
-        figures.append(DotFigure(caption, "change in accuracy", list(rows), dots, ("plain", 0.0)))
-    return Section([means, worst], figures, [_PHOTOS_NOTE, _STREAMS_NOTE, *results.sweep_notes()])
+    for stream in dict.fromkeys(name.partition(", ")[2] for name in results.rows):
+        own = [row for row in means.rows if row.name.endswith(f", {stream}")]
+        shown = [Row(row.name.partition(",")[0], row.cells[1:]) for row in own]
+        caption = f"What each way to debias changes on the stream {stream}, {results.where}."
+        table = replace(means, columns=means.columns[1:], rows=shown)
+        figures.append(DotFigure(caption, "change in accuracy", table, ("plain", 0.0)))
+    notes = [_PHOTOS_NOTE, _STREAMS_NOTE, *results.sweep_notes()]
+    return Section([means, _worst_table(results, means)], figures, notes)
 
 
 # Beyond the paper: beta by kind of stream
@@ -403,15 +403,6 @@ def _beta_rows(setup: Setup) -> dict[str, list[Series]]:
     corruptions=Setup.sensitivity_corruptions,
 )
 def _betas(results: ExperimentResults) -> Section:
-    means, worst = [], []
-    for stream, (plain, *debiased) in results.rows.items():
-        before = results.average(plain, ACCURACY)
-        means.append(Row(stream, [before, *(results.average(each, ACCURACY) - before for each in debiased)]))
-        worst.append(Row(stream, [_worst_change(results, plain, each) for each in debiased]))
-    changes = [Column.delta(ACCURACY, f"Δ {beta}") for beta in _BETAS]
-    title = f"Change in accuracy on the worst of {len(results.corruptions)} corruptions"
-    tables = [
-        Table(f"Accuracy (%), {results.where}", "stream", [Column.of(ACCURACY, "plain"), *changes], means),
-        Table(title, "stream", changes, worst, name="worst"),
-    ]
-    return Section(tables, notes=[_STREAMS_NOTE, *results.quick_notes()])
+    ways, rows = list(map(str, _BETAS)), results.mean_accuracies()
+    means = changes_table(f"Accuracy (%), {results.where}", "stream", ways, rows, values=False)
+    return Section([means, _worst_table(results, means)], notes=[_STREAMS_NOTE, *results.quick_notes()])
