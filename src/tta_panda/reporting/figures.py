@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
+from matplotlib.figure import Figure as MatplotlibFigure
 
 from tta_panda.escapes import printable
 from tta_panda.reporting.cells import Cell, Results
@@ -133,6 +133,13 @@ _STYLE: Any = {
     "grid.color": _GRID,
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
 }
+
+
+class Drawing(MatplotlibFigure):
+    """A drawing of matplotlib that a notebook shows without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        return to_bytes(self, "png")
 
 
 def draw(figure: Figure) -> list[Drawing]:
