@@ -374,7 +374,7 @@ def _photos(results: ExperimentResults) -> Section:
         shown = [Row(row.name.partition(",")[0], row.cells[1:]) for row in own]
         caption = f"What each way to debias changes on the stream {stream}, {results.where}."
         table = replace(means, columns=means.columns[1:], rows=shown)
-        figures.append(DotFigure(caption, "change in accuracy", table, ("plain", 0.0)))
+        figures.append(DotFigure(caption, "change in accuracy (percentage points)", table, ("plain", 0.0)))
     notes = [_PHOTOS_NOTE, _STREAMS_NOTE, *results.sweep_notes()]
     return Section([means, _worst_table(results, means)], figures, notes)
 

@@ -196,11 +196,12 @@ def _draw_line(axes: Axes, line: Line) -> Any:
 
 def _draw_dots(figure: DotFigure) -> Drawing:
     names, dots = [_name(row.name.replace("_", " ")) for row in figure.rows], figure.dots
-    drawing = _drawing(0.9 + 0.22 * len(names) + 0.16 * len(dots))
+    drawing = _drawing(0.9 + max(0.22, 0.055 * len(dots)) * len(names) + 0.16 * len(dots))
     axes = drawing.subplots()
     for index, (label, cells) in enumerate(dots.items()):
         # A little apart, so that neither hides the other where they are equal.
-        places = [row + 0.2 * (index - (len(dots) - 1) / 2) for row in range(len(names))]
+        offset = min(0.2, 0.8 / len(dots)) * (index - (len(dots) - 1) / 2)
+        places = [row + offset for row in range(len(names))]
         axes.errorbar(
             _values(cells),
             places,

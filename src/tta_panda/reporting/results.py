@@ -67,11 +67,11 @@ class MethodComparison(Mapping[str, EvaluationResult | None]):
 
     def plot(self) -> Drawing:
         """The accuracies of the methods, as a figure of matplotlib."""
-        [drawing] = draw(DotFigure(self.table.title, ACCURACY.title, self.table))
+        [drawing] = draw(DotFigure(self.table.title, ACCURACY.title, self.table.cut(slice(1))))
         return drawing
 
     def __repr__(self) -> str:
-        return to_markdown(self.table)
+        return to_markdown(self.table, notes=False)
 
     def _repr_html_(self) -> str:
         return str(templates().get_template("table.html.j2").make_module().numbers(self.table))  # type: ignore[attr-defined]
