@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "evaluation": {"panda", "models", "methods", "data"},
     "prediction": {"models", "methods", "data"},
     "experiments": {"panda", "models", "methods", "data", "evaluation", "reporting"},
-    "reporting": {"methods", "data", "evaluation"},
+    "reporting": {"methods", "models", "data", "evaluation"},
     "app": {"panda", "models", "methods", "data", "evaluation", "reporting", "prediction"},
     "cli": {
         "panda",

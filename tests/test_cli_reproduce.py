@@ -12,7 +12,7 @@ import torch
 from data_files import write_cifar_c, write_clean_cifar
 
 from tta_panda.cli import app, main
-from tta_panda.errors import DataError, InvalidInputError
+from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
 from tta_panda.evaluation.memory import peak_memory, reset_peak_memory
 from tta_panda.evaluation.store import RunStore
 from tta_panda.methods.presets import PRESETS
@@ -59,6 +59,22 @@ def test_shards_of_experiments_go_where_the_experiments_look(tmp_path, capsys):
     reproduce(*arguments)
     made = json.loads(capsys.readouterr().out)
     assert made["runs"] == made["skipped"] == 2
+
+
+def test_photographs_have_a_model_and_data_of_their_own(tmp_path, capsys):
+    arguments = ["table-photos", "--dry-run", "-o", tmp_path, "--json"]
+    reproduce(*arguments, "--method", "frozen")
+    found = json.loads(capsys.readouterr().out)
+    images = 3 * 6 * 15 * 1.1 * 1000  # seeds, streams, corruptions: methods share the passes
+    assert (found["rows"][0]["data"], found["images"]) == ("cifar10-c", images)
+    reproduce(*arguments, "--method", "tent,views", "--quick", "--limit", "30", "--data", "glyphs-c", "--model", "mini")
+    found = json.loads(capsys.readouterr().out)
+    assert {row["data"] for row in found["rows"]} == {"glyphs-c"}
+    assert found["runs"] == 2 * 6 * (4 + 4 + 4) * 5
+    with pytest.raises(UnknownNameError, match="'trained' or"):
+        reproduce(*arguments, "--method", "train")
+    with pytest.raises(InvalidInputError, match="table-photos has data and a model of its own: reproduce it alone"):
+        reproduce("table-main", *arguments)
 
 
 def test_two_presets_of_one_data_set_keep_their_results(tmp_path, monkeypatch, capsys):

@@ -26,6 +26,7 @@ from tta_panda.experiments import EXPERIMENTS, select_experiments
 from tta_panda.experiments.base import ExperimentResults, across_benchmarks
 from tta_panda.experiments.paper import BACKBONES, MEAN, METHODS, printed_accuracy
 from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
+from tta_panda.methods import METHODS as ALL_METHODS
 from tta_panda.methods.presets import PRESETS
 from tta_panda.reporting.cells import ACCURACY, DIVERGED, NOT_RUN, Cell
 from tta_panda.reporting.exports import to_csv, to_latex, to_markdown, write_figures, write_tables
@@ -144,10 +145,25 @@ def test_names_stand_for_the_papers_experiments_the_others_or_all():
     paper, beyond = names("paper"), names("beyond")
     assert "table-main" in paper and "table-streams" in beyond
     assert set(paper).isdisjoint(beyond)
-    assert names("all") == list(EXPERIMENTS) == paper + beyond
+    assert names("all") == paper + beyond == [name for name in EXPERIMENTS if name != "table-photos"]
     assert names("fig-beta", "paper") == ["fig-beta", *(name for name in paper if name != "fig-beta")]
     with pytest.raises(UnknownNameError, match="table-main"):
         names("table-mian")
+
+
+def test_photographs_are_seen_by_every_method_that_a_linear_head_allows():
+    setup = replace(QUICK, quick=False)
+    means, worst = section_of("table-photos", setup).tables
+    methods = dict.fromkeys(row.name.partition(",")[0] for row in means.rows)
+    assert set(ALL_METHODS) - set(methods) == {"tpt", "bat"}
+    assert [row.name for row in worst.rows] == [row.name for row in means.rows] and len(means.rows) == 6 * len(methods)
+    assert [column.title for column in means.columns] == ["plain", *(column.title for column in worst.columns)]
+    few = replace(setup, methods=("tda", "tent"))
+    some = section_of("table-photos", few).tables[0]
+    assert some.rows == [row for row in means.rows if row.name.partition(",")[0] in few.methods]
+    for name, reason in (("fig-bias", "methods of its own: omit --method"), ("table-streams", "but clip, tent, dmn")):
+        with pytest.raises(InvalidInputError, match=reason):
+            EXPERIMENTS[name].runs(replace(setup, methods=("eta",)))
 
 
 def test_a_stream_that_joins_corruptions_is_one_run_for_each_seed():
@@ -392,7 +408,7 @@ def test_files_of_every_kind_of_figure(tmp_path):
     panels = [Panel("x", "y", lines, log_x=True), Panel("x", "y", lines[1:], names={1: "one", 10: "ten"})]
     figures = [
         LineFigure("caption", panels),
-        DotFigure("caption", "x", ["r", "s"], {"d": [Cell(1.0), Cell()]}, ("level", 0.5)),
+        DotFigure("caption", "x", TABLE, ("level", 0.5)),
         HistogramFigure("caption", ["k"], ["one", "two"], {str(i): [[1, 2], [2, 1]] for i in range(5)}),
     ]
 

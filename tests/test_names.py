@@ -148,8 +148,9 @@ def test_pages_show_names_as_text():
 
 
 def figures() -> list:
-    values = [1.0] * len(NAMES)
-    dots = DotFigure("caption", NAMES[0], NAMES, {name: list(map(Cell, values)) for name in NAMES[:3]})
+    columns = [Column(name, better="higher") for name in NAMES[:3]]
+    table = Table("title", "name", columns, [Row(name, [Cell(1.0)] * len(columns)) for name in NAMES])
+    dots = DotFigure("caption", NAMES[0], table)
     two = {1: Cell(1.0), 2: Cell(2.0)}
     panels = [Panel("x", "y", [Line(name, two) for name in NAMES[i::5][:3]], NAMES[15 + i]) for i in range(5)]
     classes = NAMES[:20]

@@ -15,6 +15,7 @@ from tta_panda.reporting.cells import Cell
 from tta_panda.reporting.comparison import read_comparisons
 from tta_panda.reporting.figures import DotFigure, draw, to_bytes, to_svg
 from tta_panda.reporting.page import templates
+from tta_panda.reporting.tables import Column, Row, Table
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,8 @@ def test_drawings_are_narrow_and_take_their_colours_from_the_page(page):
 
 
 def test_files_of_drawings_have_a_background_of_their_own():
-    [drawing] = draw(DotFigure("caption", "x", ["a"], {"b": [Cell(1.0)]}))
+    table = Table("title", "name", [Column("b", better="higher")], [Row("a", [Cell(1.0)])])
+    [drawing] = draw(DotFigure("caption", "x", table))
     assert b"#ffffff" in to_bytes(drawing, "svg") and b"var(" not in to_bytes(drawing, "svg")
     assert "var(--line)" in to_svg(drawing)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from dataclasses import fields, replace
 
 import pytest
@@ -13,7 +14,9 @@ from records import make_record
 from rich.console import Console
 from scipy import stats
 
+import tta_panda
 from tta_panda.cli.report import write_report
+from tta_panda.errors import InvalidInputError, NumericalError
 from tta_panda.escapes import markdown_text
 from tta_panda.evaluation.config import MethodConfig, StreamConfig
 from tta_panda.evaluation.record import RunRecord
@@ -159,6 +162,54 @@ def test_options_tell_columns_of_one_method_apart():
     [comparison] = compare([*pair("fog", 0.5, 0.6), fixed])
     titles = [column.title for column in corruption_table(comparison, BIAS).columns]
     assert titles == ["clip", "clip+panda (beta=auto)", "Δ", "clip+panda (beta=0.4)", "Δ"]
+
+
+def test_methods_are_compared_on_one_stream(mini_classifier):
+    stream = tta_panda.Stream(tta_panda.load_data("glyphs-c", "fog", limit=40), 20, seed=0)
+    names = ["clip", "clip+panda", "tent"]
+    compared = tta_panda.compare(names, stream, classifier=mini_classifier)
+    assert list(compared) == names and compared["clip"].samples == 40
+    assert compared["tent"].nll == tta_panda.evaluate(tta_panda.Tent(mini_classifier), stream).nll
+    frame = compared.to_dataframe()
+    assert list(frame["method"]) == names and frame["accuracy"][1] == compared["clip+panda"].accuracy
+    change = f"{100 * (compared['clip+panda'].accuracy - compared['clip'].accuracy):+.1f}"
+    assert f">{change}<" in compared._repr_html_() and f"| {change} |" in repr(compared)
+    assert compared.plot()._repr_png_().startswith(b"\x89PNG")
+    own = tta_panda.compare({"low": tta_panda.CLIP(mini_classifier), "clip": tta_panda.CLIP(mini_classifier)}, stream)
+    assert own["low"].nll == own["clip"].nll
+    assert list(compared["clip"].to_dataframe()["samples"]) == [40]
+
+
+def test_what_cannot_be_compared_is_said(mini_classifier, tiny_classifier, images, monkeypatch):
+    batches = [(images[:4], [0, 1, 2, 3])]
+    clip = tta_panda.CLIP(mini_classifier)
+    for methods, stream, reason in (
+        (["clip"], batches, "needs a classifier"),
+        ("clip", batches, "list of names"),
+        ([1], batches, "a name or a tta_panda.Method, got 1"),
+        ([clip, tta_panda.CLIP(mini_classifier)], batches, "called 'clip'"),
+        ({"a": clip, "b": clip}, batches, "same object"),
+        ([clip, tta_panda.Tent(tiny_classifier)], batches, "the same one"),
+        ([clip], iter(batches), r"use list\(batches\)"),
+    ):
+        with pytest.raises(InvalidInputError, match=reason):
+            tta_panda.compare(methods, stream)
+    found = tta_panda.compare([clip], batches)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(tta_panda.MissingExtraError, match=r'pip install "tta-panda\[pandas\]"'):
+        found.to_dataframe()
+
+
+def test_a_method_that_diverges_leaves_the_others(mini_classifier, images, monkeypatch):
+    def fail(*_: object) -> None:
+        raise NumericalError("NaN")
+
+    tent = tta_panda.Tent(mini_classifier)
+    monkeypatch.setattr(tent, "_adapt", fail)
+    found = tta_panda.compare([tta_panda.CLIP(mini_classifier), tent], [(images[:4], [0, 1, 2, 3])])
+    assert found["tent"] is None and "| tent | diverged | diverged |" in repr(found)
+    assert list(found.to_dataframe()["method"]) == ["clip"]
+    found.plot()
 
 
 OTHER_VALUES = {

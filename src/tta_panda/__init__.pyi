@@ -52,5 +52,7 @@ from .panda import Panda as Panda
 from .prediction.predict import Prediction as Prediction
 from .prediction.predict import predict as predict
 from .prediction.reading import PAUSE as PAUSE
+from .reporting.results import MethodComparison as MethodComparison
+from .reporting.results import compare as compare
 
 __version__: str

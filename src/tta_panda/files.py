@@ -15,12 +15,15 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from tta_panda.errors import DataError, StoreError, missing_extra
 from tta_panda.escapes import csv_text
+
+if TYPE_CHECKING:
+    import pandas
 
 _PART_NAME = re.compile(r"\.(?P<stem>.*)\.[0-9a-f]{16}\.part(?P<suffix>(\..*)?)", re.DOTALL)
 
@@ -137,6 +140,15 @@ def flat(row: Row) -> dict[str, Any]:
         else:
             cells[name] = json.dumps(value) if isinstance(value, list | tuple) else value
     return cells
+
+
+def to_dataframe(rows: Iterable[Row]) -> pandas.DataFrame:
+    """The rows without nesting as a pandas DataFrame."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise missing_extra("A DataFrame needs", "pandas") from error
+    return pandas.DataFrame([flat(row) for row in rows])
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:

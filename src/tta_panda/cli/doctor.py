@@ -19,6 +19,7 @@ PURPOSES = {
     "lite": "the model lite0",
     "openvino": "--backend openvino",
     "parquet": "predictions in Parquet files",
+    "pandas": "results as DataFrames",
     "ray": "--engine ray",
     "transformers": "models, text towers and tokenizers of the transformers library",
 }

@@ -92,7 +92,7 @@ def _experiments(_pattern: str) -> Rows:
     for name, experiment in EXPERIMENTS.items():
         facts = {"about": f"{experiment.title}. {experiment.about}", "in the paper": experiment.in_paper or None}
         runs = {
-            "runs": len(experiment.runs(full)) * len(PAPER_SEEDS),
+            "runs": len(experiment.runs(full)) * len(experiment.defaults.get("seeds", PAPER_SEEDS)),
             "quick": len(experiment.runs(quick)) * len(QUICK_SEEDS),
         }
         rows.append({"name": name, **facts, **runs, "needs": experiment.needs(full)})

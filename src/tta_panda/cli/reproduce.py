@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from tta_panda.cli import runs
 from tta_panda.cli.common import parse_ints, print_json, split_commas
 from tta_panda.cli.options import INPUT, METHOD, OUTPUT, ExecutionOptions, JsonOption, RunOptions
-from tta_panda.errors import InvalidInputError
+from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.progress import make_console
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tta_panda.evaluation.run import Outcome
     from tta_panda.experiments.base import Experiment
     from tta_panda.experiments.setup import Beta, Setup
+    from tta_panda.methods.presets import Preset
     from tta_panda.reporting.cells import Cell
     from tta_panda.reporting.page import Part, Section
 
@@ -33,6 +35,15 @@ def reproduce(
     seed: Annotated[
         str | None,
         typer.Option(metavar="N", help="Random seeds, as 0,1,2 or 0-4.", show_default="0-4; quick: 0,1", **INPUT),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Of tables by method: only these, or frozen, views or trained.",
+            show_default="all",
+            **METHOD,
+        ),
     ] = None,
     preset: Annotated[
         str | None, typer.Option(metavar="NAMES", help="The paper's benchmarks, comma-separated, or all.", **METHOD)
@@ -64,7 +75,9 @@ def reproduce(
 
     with runs.note_where_records_are(output):
         experiments = select_experiments(names)
-        setups = _setups(run, preset, parse_ints(seed) if seed else None, quick)
+        seeds = parse_ints(seed) if seed else None
+        methods = _chosen_methods(method) if method else ()
+        setups = _setups(run, preset, seeds, quick, methods, _own_defaults(experiments, quick))
         # The same run may exist in both folders: alone and timed, or while it shared encoder passes with others.
         stores = {False: RunStore(output / "records"), True: RunStore(output / "records" / "timed")}
         planned = {
@@ -101,18 +114,59 @@ def reproduce(
         raise typer.Exit(runs.exit_code(outcomes.values()))
 
 
-def _setups(run: RunOptions, presets: str | None, seeds: Sequence[int] | None, quick: bool) -> dict[str, Setup]:
-    """A setup for each preset that was asked for, by name. The paper's data are run as the paper runs them."""
+def _chosen_methods(text: str) -> tuple[str, ...]:
+    """Plain names of methods, from names and kinds of methods."""
+    from tta_panda.methods import METHODS
+    from tta_panda.methods.trained import TrainedMethod
+    from tta_panda.methods.views import ViewMethod
+
+    kinds: dict[str, list[str]] = {"frozen": [], "views": [], "trained": []}
+    for name in METHODS:
+        cls = METHODS.get(name)
+        kind = "views" if issubclass(cls, ViewMethod) else "trained" if issubclass(cls, TrainedMethod) else "frozen"
+        kinds[kind].append(name)
+    names = [name for each in split_commas(text) for name in kinds.get(each, [each])]
+    for name in names:
+        if name not in METHODS:
+            raise UnknownNameError("method", name, [*METHODS, *kinds])
+    return tuple(dict.fromkeys(names))
+
+
+def _own_defaults(experiments: Sequence[Experiment], quick: bool) -> dict[str, Any]:
+    """Data, model, number of images and seeds of an experiment that has its own."""
+    own = [each for each in experiments if each.defaults]
+    if own and len(experiments) > 1:
+        raise InvalidInputError(f"{own[0].name} has data and a model of its own: reproduce it alone.")
+    defaults = own[0].defaults if own else {}
+    return {name: value for name, value in defaults.items() if not (quick and name in ("limit", "seeds"))}
+
+
+def _setups(
+    run: RunOptions,
+    presets: str | None,
+    seeds: Sequence[int] | None,
+    quick: bool,
+    methods: Sequence[str],
+    defaults: Mapping[str, Any],
+) -> dict[str, Setup]:
+    """A setup for each preset that was asked for, by name. The paper's data are run as the paper runs them.
+
+    Without a preset, an experiment's own defaults stand where the user says nothing.
+    """
     from tta_panda.experiments.paper import BACKBONES
     from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
     from tta_panda.methods.presets import get_preset
 
-    if presets is None:
-        chosen = [get_preset(run.data) if run.data in BACKBONES else None]
+    chosen: list[Preset | None] = [None]
+    if presets is not None:
+        names = list(BACKBONES if presets == "all" else dict.fromkeys(split_commas(presets)))
+        chosen = [get_preset(name) for name in names]
+    elif defaults:
+        seeds = seeds or defaults.get("seeds")
+        own = {name: value for name, value in defaults.items() if name != "seeds" and getattr(run, name) is None}
+        run = replace(run, **own)
     else:
-        chosen = [
-            get_preset(name) for name in (BACKBONES if presets == "all" else dict.fromkeys(split_commas(presets)))
-        ]
+        chosen = [get_preset(run.data) if run.data in BACKBONES else None]
     if len(chosen) > 1 and run.data:
         raise InvalidInputError(f"--preset names {len(chosen)} benchmarks, each with its data: omit --data.")
     seeds = tuple(dict.fromkeys(seeds or (QUICK_SEEDS if quick else PAPER_SEEDS)))
@@ -122,7 +176,7 @@ def _setups(run: RunOptions, presets: str | None, seeds: Sequence[int] | None, q
         settings = run.parsed_settings()
         beta = _checked_beta(settings.pop("beta", "paper" if preset and preset.name in BACKBONES else "auto"))
         name = preset.name if preset else stream.data
-        setups[name] = Setup(stream, sources, values, run.protocol, settings, seeds, beta, quick)
+        setups[name] = Setup(stream, sources, values, run.protocol, settings, seeds, beta, quick, methods)
     return setups
 
 

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,6 +15,10 @@ from tta_panda import __version__
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.metrics import StreamMetrics
 from tta_panda.executors import as_worker_error
+from tta_panda.files import to_dataframe
+
+if TYPE_CHECKING:
+    import pandas
 
 Encoded = Literal["images", "images_with_gradient", "texts", "texts_with_gradient"]
 """Kinds of encoder passes; those with a gradient cost about three times as much."""
@@ -99,6 +103,20 @@ class EvaluationResult(Measurement):
     peak_memory: int | None = None
     """Bytes: of tensors on a GPU, else of the process, including what it shared with other runs."""
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The result as rows of a table, one for each domain, without what it has for each class and tenth."""
+        return [{"domain": name, **self._numbers(part)} for name, part in (self.domains or {"": self}).items()]
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """`rows` as a pandas DataFrame: `pip install "tta-panda[pandas]"`."""
+        return to_dataframe(self.rows())
+
+    def _numbers(self, measured: Measurement) -> dict[str, Any]:
+        """The numbers of a domain, and those that are known of the whole stream only."""
+        whole = self.model_dump(exclude={"config", "domains", "passes", "tenths", "class_names", *_BY_CLASS})
+        own = measured.model_dump(include=Measurement.model_fields.keys() - _BY_CLASS)
+        return {**whole, **own, **{str(kind): number for kind, number in self.passes.items()}}
+
     def __str__(self) -> str:
         return (
             f"{type(self).__name__}({self.samples} images: accuracy {self.accuracy:.1%} ± {self.accuracy_stderr:.1%}, "
@@ -126,15 +144,13 @@ class RunRecord(EvaluationResult):
 
     def rows(self) -> list[dict[str, Any]]:
         """The record as rows of a table, one for each corruption, without what it has for each class and tenth."""
-        whole = self.model_dump(exclude={"config", "domains", "passes", "tenths", "class_names", *_BY_CLASS})
         return [
             {
                 **asdict(self.config.stream),
                 "corruption": corruption,
                 "method": self.config.method.name,
                 "options": dict(self.config.method.options),
-                **{**whole, **measured.model_dump(include=Measurement.model_fields.keys() - _BY_CLASS)},
-                **{str(kind): number for kind, number in self.passes.items()},
+                **self._numbers(measured),
                 "record": self.config.key,
             }
             for corruption, measured in self.by_corruption.items()

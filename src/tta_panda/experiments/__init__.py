@@ -14,12 +14,14 @@ EXPERIMENTS = {
 }
 """By name: those of the paper first, and tables before figures."""
 
+_ANYWHERE = [name for name, each in EXPERIMENTS.items() if not each.defaults]
+
 SELECTIONS = {
-    "all": list(EXPERIMENTS),
-    "paper": [name for name, each in EXPERIMENTS.items() if each.in_paper],
-    "beyond": [name for name, each in EXPERIMENTS.items() if not each.in_paper],
+    "all": _ANYWHERE,
+    "paper": [name for name in _ANYWHERE if EXPERIMENTS[name].in_paper],
+    "beyond": [name for name in _ANYWHERE if not EXPERIMENTS[name].in_paper],
 }
-"""Names for several experiments at once."""
+"""Names for several experiments at once; those that bring data or a model of their own have to be named."""
 
 
 def select_experiments(names: Iterable[str]) -> list[Experiment]:

@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import CORRUPTIONS
+from tta_panda.errors import InvalidInputError
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import Encoded, RunRecord
 from tta_panda.experiments.paper import MEAN, printed_accuracy
 from tta_panda.experiments.setup import Series, Setup
 from tta_panda.methods import MethodName
 from tta_panda.reporting.cells import ACCURACY, Cell, Metric, Results, over_seeds
-from tta_panda.reporting.figures import DotFigure, Line, LineFigure, LineKind, Panel
+from tta_panda.reporting.figures import Line, LineFigure, LineKind, Panel
 from tta_panda.reporting.page import Section
-from tta_panda.reporting.tables import Column, Row, Table, side_by_side
+from tta_panda.reporting.tables import Column, Row, Table, side_by_side, with_changes
 
 Show = Callable[["ExperimentResults"], Section]
 """Tables, figures and notes of what was run; the experiment adds its name and title."""
@@ -43,6 +44,10 @@ class Experiment:
     """Whether its runs are timed, so that none of them may share passes with others or run beside them."""
     compares_benchmarks: bool = False
     """Whether its first table is also shown for several benchmarks side by side, as in the paper."""
+    by_method: bool = False
+    """Whether each of its rows belongs to one method, so that users can choose some of them."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Its own defaults of `data`, `model`, `limit` and `seeds`. With any, it is made only where it is named."""
 
     def needs(self, setup: Setup) -> str:
         """The data and machine that it takes, in a few words."""
@@ -51,14 +56,28 @@ class Experiment:
         parts = ["clean images"] * (CLEAN in names)
         if corrupted:
             parts.append(corrupted[0].replace("_", " ") if len(corrupted) == 1 else f"{len(corrupted)} corruptions")
-        return ", ".join(parts + ["an idle machine"] * self.timed) or "nothing"
+        own = [f"{self.defaults[name]}" for name in ("data", "model") if name in self.defaults]
+        return ", ".join(own + parts + ["an idle machine"] * self.timed) or "nothing"
+
+    def chosen_rows(self, setup: Setup) -> Mapping[str, Sequence[Series]]:
+        """The rows of the methods that the user chose."""
+        rows = self.rows(setup)
+        if not setup.methods:
+            return rows
+        if not self.by_method:
+            raise InvalidInputError(f"{self.name} compares methods of its own: omit --method.")
+        chosen = {label: row for label, row in rows.items() if MethodName.of(row[0].method).base in setup.methods}
+        if not chosen:
+            compared = dict.fromkeys(MethodName.of(row[0].method).base for row in rows.values())
+            raise InvalidInputError(f"{self.name} has none of these methods, but {', '.join(compared)}.")
+        return chosen
 
     def runs(self, setup: Setup) -> list[RunConfig]:
         """Every run that it shows, once."""
         runs = {
             config.key: config
             for corruption in self.corruptions(setup)
-            for row in self.rows(setup).values()
+            for row in self.chosen_rows(setup).values()
             for series in row
             for each in series.candidates or [series]
             for config in setup.runs(each, corruption)
@@ -116,7 +135,7 @@ class ExperimentResults(Results[Series]):
         super().__init__(records, diverged)
         self.setup = setup
         self.about = experiment.about
-        self.rows = experiment.rows(setup)
+        self.rows = experiment.chosen_rows(setup)
         self.series = [series for row in self.rows.values() for series in row]
         self.corruptions = [name for name in experiment.corruptions(setup) if name != CLEAN]
         """What means are taken over and choices are made on."""
@@ -146,6 +165,14 @@ class ExperimentResults(Results[Series]):
     def average(self, series: Series, metric: Metric) -> Cell:
         """The mean over all corruptions of the experiment."""
         return self.mean(series, metric, self.corruptions)
+
+    def each(self, find: Callable[[Series], Cell]) -> dict[str, list[Cell]]:
+        """By row, a cell for each of its series."""
+        return {label: [find(series) for series in row] for label, row in self.rows.items()}
+
+    def mean_accuracies(self) -> dict[str, list[Cell]]:
+        """By row, the mean accuracy of each of its series over all corruptions of the experiment."""
+        return self.each(lambda series: self.average(series, ACCURACY))
 
     def cell_or_mean(self, series: Series, metric: Metric, corruption: str) -> Cell:
         """Of one corruption, or over all of them for `MEAN`."""
@@ -277,8 +304,26 @@ def line_table(title: str, x: str, lines: Sequence[Line], columns: Sequence[Colu
     return Table(title, x, columns, rows, name=name)
 
 
-def table_dots(table: Table, caption: str) -> DotFigure:
-    """The accuracies of a table."""
-    shown = {column.title: i for i, column in enumerate(table.columns) if column.better and not column.is_delta}
-    dots = {title: [row.cells[index] for row in table.rows] for title, index in shown.items()}
-    return DotFigure(caption, ACCURACY.title, [row.name for row in table.rows], dots)
+def changes_table(
+    title: str,
+    rows_are: str,
+    ways: Sequence[str],
+    rows: Mapping[str, Sequence[Cell]],
+    values: bool = True,
+    name: str = "",
+) -> Table:
+    """Accuracy plain, then in other ways with what each changes; without `values`, the changes alone.
+
+    Args:
+        ways: titles of the other ways.
+        rows: cells of the plain method and of each other way.
+    """
+    columns = [Column.of(ACCURACY, "plain")]
+    for way in ways:
+        own = [Column.of(ACCURACY, way), Column.delta(ACCURACY)]
+        columns += own if values else [Column.delta(ACCURACY, f"Δ {way}")]
+    filled = []
+    for label, (plain, *others) in rows.items():
+        cells = with_changes(plain, *others)
+        filled.append(Row(label, cells if values else [plain, *cells[2::2]]))
+    return Table(title, rows_are, columns, filled, name=name)

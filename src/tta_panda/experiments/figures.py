@@ -15,18 +15,18 @@ from tta_panda.experiments.base import (
     ExperimentResults,
     Sweep,
     SweepLine,
+    changes_table,
     experiment,
     line_table,
     sweep_experiment,
-    table_dots,
 )
 from tta_panda.experiments.paper import METHODS
 from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, STREAMS, Series, Setup, short_name
 from tta_panda.reporting.cells import ACCURACY, BETA, BIAS, Cell, Metric
 from tta_panda.reporting.comparison import corruption_rows, table_by_corruption
-from tta_panda.reporting.figures import Line, LineFigure, Panel, class_histograms, corruption_dots
+from tta_panda.reporting.figures import DotFigure, Line, LineFigure, Panel, class_histograms
 from tta_panda.reporting.page import Section
-from tta_panda.reporting.tables import Column, Row, Table, with_changes
+from tta_panda.reporting.tables import Column, Row, Table
 
 # Figure 2: bias
 
@@ -64,8 +64,8 @@ def _bias(results: ExperimentResults) -> Section:
     )
     clean = results.cell(clip, BIAS, CLEAN).value
     level = None if clean is None else ("clip on clean images", clean)
-    labelled = {series.label: series for series in results.series}
-    return Section([table], [corruption_dots(results, labelled, BIAS, CORRUPTIONS, results.about, level)], notes)
+    corrupted = replace(table, rows=[row for row in table.rows if row.name != CLEAN])
+    return Section([table], [DotFigure(f"{results.about} Lower is better.", BIAS.title, corrupted, level)], notes)
 
 
 # Appendix: histograms
@@ -142,21 +142,18 @@ def _chunk_size(sizes: set[int]) -> str:
 
 def _choices_table(results: ExperimentResults) -> Table:
     """Two ways to choose beta."""
-    setup, rows = results.setup, []
+    setup, rows, betas = results.setup, {}, []
     for name in ("clip", "tent"):
         grid, auto = setup.best_of_grid(f"{name}+panda"), setup.series(f"{name}+panda", beta="auto")
-        cells = [results.average(series, ACCURACY) for series in (setup.series(name), auto, grid)]
-        rows.append(Row(name, [*with_changes(*cells), results.chosen_beta(grid)]))
-    columns = [Column.of(ACCURACY, "plain")]
-    for title in ("auto (no labels)", BEST_OF_GRID):
-        columns += [Column.of(ACCURACY, title), Column.delta(ACCURACY)]
-    columns.append(Column("its beta"))
+        rows[name] = [results.average(series, ACCURACY) for series in (setup.series(name), auto, grid)]
+        betas.append(results.chosen_beta(grid))
+    title = f"Two ways to choose beta: accuracy (%), {results.where}"
+    table = changes_table(title, "method", ["auto (no labels)", BEST_OF_GRID], rows, name="choices")
     note = (
         "The best of the grid was chosen with the labels that it is then measured on, as in the paper: an upper "
         "bound for a fixed beta, which cannot be found without labels."
     )
-    title = f"Two ways to choose beta: accuracy (%), {results.where}"
-    return Table(title, "method", columns, rows, note, name="choices")
+    return replace(table.with_column(Column("its beta"), betas), note=note)
 
 
 def _batch_sizes(setup: Setup, sizes: Sequence[int], quick_sizes: Sequence[int]) -> list[int]:
@@ -253,13 +250,14 @@ def _ablation_rows(setup: Setup) -> dict[str, list[Series]]:
     _ablation_rows,
     corruptions=Setup.sensitivity_corruptions,
     in_paper="Figure 6",
+    by_method=True,
 )
 def _ablation(results: ExperimentResults) -> Section:
     columns = [Column.of(ACCURACY, kind) for kind in ("off", "within image", "no average", "full")]
-    rows = [Row(name, [results.average(series, ACCURACY) for series in row]) for name, row in results.rows.items()]
+    rows = [Row(*each) for each in results.mean_accuracies().items()]
     table = Table(f"Accuracy (%), {results.where}", "method", columns, rows)
     caption = f"{results.about} {results.where.capitalize()}; bars are one s.d. over seeds."
-    return Section([table], [table_dots(table, caption)], results.sweep_notes())
+    return Section([table], [DotFigure(caption, ACCURACY.title, table)], results.sweep_notes())
 
 
 # Appendix: learning rates

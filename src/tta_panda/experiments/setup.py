@@ -87,6 +87,7 @@ class Setup:
             number is used as it is, and `"grid"` reports the best of the paper's grid, chosen on test labels, beside
             `"auto"`.
         quick: experiments omit some of their corruptions, methods and grid points.
+        methods: plain names of the methods that experiments by method are restricted to; empty for all.
     """
 
     stream: StreamConfig = EMBEDDED
@@ -97,6 +98,7 @@ class Setup:
     seeds: Sequence[int] = PAPER_SEEDS
     beta: Beta = "auto"
     quick: bool = False
+    methods: Sequence[str] = ()
     _streams: dict[str, dict[tuple[str, int], StreamConfig]] = field(default_factory=dict, repr=False)
     _methods: dict[Series, MethodConfig] = field(default_factory=dict, repr=False)
     _runs: dict[tuple[Series, str], list[RunConfig]] = field(default_factory=dict, repr=False)

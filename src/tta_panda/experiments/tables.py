@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.experiments.base import ExperimentResults, experiment, table_dots
+from tta_panda.experiments.base import ExperimentResults, changes_table, experiment
 from tta_panda.experiments.paper import BACKBONES, MAIN_ROWS, MEAN, METHODS, printed_accuracy, printed_seconds
 from tta_panda.experiments.setup import AUTO, BEST_OF_GRID, SEVERITY, STREAMS, Series, Setup, short_name
 from tta_panda.methods import DEBIASES
@@ -26,7 +27,7 @@ from tta_panda.reporting.cells import (
 )
 from tta_panda.reporting.figures import DotFigure
 from tta_panda.reporting.page import Section
-from tta_panda.reporting.tables import Column, Row, Table, with_changes
+from tta_panda.reporting.tables import Column, Row, Table
 
 _PAPERS_OWN = "The paper's own numbers, of its own models, data and settings: only the pattern can be compared."
 _ZERO_NOTE = (
@@ -53,6 +54,19 @@ def _papers_benchmarks(results: ExperimentResults, title: str, rows: Mapping[str
     return [table] if results.setup.benchmark is None else []
 
 
+def _series_table(
+    results: ExperimentResults, note: str = "", more: Mapping[Column, Callable[[Series], Cell]] = MappingProxyType({})
+) -> Table:
+    """Series down; accuracy, bias and more across."""
+    columns = {
+        Column.of(ACCURACY, ACCURACY.title): results.accuracy,
+        Column.of(BIAS, BIAS.title): lambda series: results.average(series, BIAS),
+        **more,
+    }
+    rows = [Row(series.label, [find(series) for find in columns.values()]) for series in results.series]
+    return Table(f"Mean of 15 corruptions at severity {SEVERITY}", "method", list(columns), rows, note)
+
+
 def _by_corruption(title: str, metric: Metric, rows: Mapping[str, Callable[[str], Cell]], name: str = "") -> Table:
     """All corruptions and their mean across; a row is a function from a corruption to its cell."""
     columns = [Column.of(metric, short_name(corruption)) for corruption in (*CORRUPTIONS, MEAN)]
@@ -65,16 +79,12 @@ def _by_corruption(title: str, metric: Metric, rows: Mapping[str, Callable[[str]
 
 def _accuracy_table(results: ExperimentResults) -> Table:
     """Methods down; across, plain, with Panda, and what that changes."""
-    searched = results.setup.beta == "grid"
-    ways = [f"+panda ({AUTO})", f"+panda ({BEST_OF_GRID})"] if searched else ["+panda"]
-    columns = [Column.of(ACCURACY, "plain")]
-    columns += [column for way in ways for column in (Column.of(ACCURACY, way), Column.delta(ACCURACY))]
-    columns += [Column("its beta")] * searched
-    rows = []
-    for name, row in results.rows.items():
-        beta = [results.chosen_beta(row[-1])] if searched else []
-        rows.append(Row(name, [*with_changes(*map(results.accuracy, row)), *beta]))
-    return Table(f"Accuracy (%), {results.where} at severity {SEVERITY}", "method", columns, rows)
+    title = f"Accuracy (%), {results.where} at severity {SEVERITY}"
+    rows = results.each(results.accuracy)
+    if results.setup.beta != "grid":
+        return changes_table(title, "method", ["+panda"], rows)
+    table = changes_table(title, "method", [f"+panda ({AUTO})", f"+panda ({BEST_OF_GRID})"], rows)
+    return table.with_column(Column("its beta"), [results.chosen_beta(row[-1]) for row in results.rows.values()])
 
 
 def _quality_table(results: ExperimentResults) -> Table:
@@ -92,7 +102,7 @@ def _quality_table(results: ExperimentResults) -> Table:
 
 
 def _accuracy_dots(table: Table) -> DotFigure:
-    return table_dots(table, f"{table.title}. Bars are one s.d. over seeds.")
+    return DotFigure(f"{table.title}. Bars are one s.d. over seeds.", ACCURACY.title, table)
 
 
 @experiment(
@@ -102,6 +112,7 @@ def _accuracy_dots(table: Table) -> DotFigure:
     lambda setup: setup.plain_and_panda(METHODS),
     in_paper="Table 1",
     compares_benchmarks=True,
+    by_method=True,
 )
 def _main(results: ExperimentResults) -> Section:
     tables = [_accuracy_table(results), _quality_table(results)]
@@ -115,6 +126,7 @@ def _main(results: ExperimentResults) -> Section:
     "The accuracies of the main table on each of the 15 corruptions.",
     lambda setup: setup.plain_and_panda(METHODS),
     in_paper="Appendix, table of all corruption domains",
+    by_method=True,
 )
 def _corruptions(results: ExperimentResults) -> Section:
     accuracies = {series.label: partial(results.accuracy, series) for series in results.series}
@@ -135,6 +147,7 @@ def _corruptions(results: ExperimentResults) -> Section:
     "Accuracy, bias, calibration and cost of the paper's methods and of newer ones, and what Panda changes.",
     lambda setup: setup.plain_and_panda(ALL_METHODS),
     corruptions=Setup.sensitivity_corruptions,
+    by_method=True,
 )
 def _beyond(results: ExperimentResults) -> Section:
     tables = [_accuracy_table(results), _quality_table(results), _cost_table(results)]
@@ -174,13 +187,9 @@ _POSITIVE = ("tpt", "zero", "tps")
     compares_benchmarks=True,
 )
 def _positive(results: ExperimentResults) -> Section:
-    rows = []
-    for series in results.series:
-        encoded = results.encoded_per_image(series, "images", "images_with_gradient")
-        rows.append(Row(series.label, [results.accuracy(series), results.average(series, BIAS), encoded]))
-    columns = [Column.of(metric, metric.title) for metric in (ACCURACY, BIAS)]
-    columns.append(Column("images encoded per image", 1, "lower"))
-    table = Table("Mean of 15 corruptions at severity 5", "method", columns, rows, _ZERO_NOTE)
+    encoded = Column("images encoded per image", 1, "lower")
+    more = {encoded: lambda series: results.encoded_per_image(series, "images", "images_with_gradient")}
+    table = _series_table(results, _ZERO_NOTE, more)
     names = (*_POSITIVE, "tent+panda")
     return Section([table, *_papers_benchmarks(results, "Positive augmentation", {name: name for name in names})])
 
@@ -211,6 +220,7 @@ def _timed_rows(setup: Setup) -> dict[str, list[Series]]:
     corruptions=lambda setup: (_TIMED_CORRUPTION,),
     in_paper="Table 3",
     timed=True,
+    by_method=True,
 )
 def _time(results: ExperimentResults) -> Section:
     rows = []
@@ -256,11 +266,9 @@ def _negative_rows(setup: Setup) -> dict[str, list[Series]]:
     compares_benchmarks=True,
 )
 def _negative(results: ExperimentResults) -> Section:
-    columns = [Column.of(metric, metric.title) for metric in (ACCURACY, BIAS)]
-    rows = [Row(each.label, [results.accuracy(each), results.average(each, BIAS)]) for each in results.series]
     accuracies = {series.label: partial(results.accuracy, series) for series in results.series}
     tables = [
-        Table("Mean of 15 corruptions at severity 5", "method", columns, rows),
+        _series_table(results),
         _by_corruption("Accuracy (%) on every corruption", ACCURACY, accuracies, "corruptions"),
     ]
     return Section([*tables, *_papers_benchmarks(results, "Negative augmentation", _NEGATIVE_ROWS)])
@@ -274,17 +282,40 @@ _STREAMS_NOTE = (
 )
 
 
-def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
+def _ways_rows(setup: Setup, methods: Iterable[str], streams: Iterable[str]) -> dict[str, list[Series]]:
     """For each method and stream, the plain method, then debiased in every way."""
-    methods = ("clip", "tent") if setup.quick else ("clip", "tent", "dmn")
-    streams = ("shuffled", "correlated:0.1", "sorted", "label_shift:0.1") if setup.quick else STREAMS
-    rows = {}
-    for method in methods:
-        for stream in streams:
-            changes = STREAMS[stream]
-            names = [method, *(f"{method}+{way}" for way in DEBIASES)]
-            rows[f"{method}, {stream}"] = [setup.series(name, **changes) for name in names]
-    return rows
+    return {
+        f"{method}, {stream}": [
+            setup.series(name, **STREAMS[stream]) for name in (method, *(f"{method}+{way}" for way in DEBIASES))
+        ]
+        for method in methods
+        for stream in streams
+    }
+
+
+_WAYS = [f"+{way}" for way in DEBIASES]
+_STREAM_ROWS = "method and stream"
+
+
+def _worst_table(results: ExperimentResults, means: Table) -> Table:
+    """What each way changes on the corruption where accuracy falls most, or gains least."""
+
+    def worst(plain: Series, other: Series) -> Cell:
+        cells = [
+            results.cell(other, ACCURACY, corruption) - results.cell(plain, ACCURACY, corruption)
+            for corruption in results.corruptions
+        ]
+        return min(cells, key=lambda cell: -100.0 if cell.value is None else cell.value)  # an empty one says why
+
+    title = f"Change in accuracy on the worst of {len(results.corruptions)} corruptions"
+    rows = [Row(name, [worst(plain, each) for each in others]) for name, (plain, *others) in results.rows.items()]
+    return Table(title, means.rows_are, means.columns[1:], rows, name="worst")
+
+
+def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
+    if setup.quick:
+        return _ways_rows(setup, ("clip", "tent"), ("shuffled", "correlated:0.1", "sorted", "label_shift:0.1"))
+    return _ways_rows(setup, ("clip", "tent", "dmn"), STREAMS)
 
 
 @experiment(
@@ -293,22 +324,62 @@ def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
     "Accuracy of plain methods, and what each way to debias changes, on streams of several kinds.",
     _stream_rows,
     corruptions=Setup.sensitivity_corruptions,
+    by_method=True,
 )
 def _streams(results: ExperimentResults) -> Section:
     corruptions = results.corruptions
-    columns = [Column.of(ACCURACY, "plain"), *(Column.delta(ACCURACY, f"Δ +{way}") for way in DEBIASES)]
-
-    def table(look_up: Callable[[Series, Metric, Sequence[str]], Cell], where: str, name: str = "") -> Table:
-        rows = []
-        for label, row in results.rows.items():
-            plain, *debiased = (look_up(series, ACCURACY, corruptions) for series in row)
-            rows.append(Row(label, [plain, *(cell - plain for cell in debiased)]))
-        return Table(f"Accuracy (%), {where}", "method and stream", columns, rows, name=name)
-
     worst = f"mean of the worst tenth, {tenth_of(corruptions)} of {len(corruptions)} corruptions"
-    tables = [table(results.mean, results.where), table(results.tail, worst, "tail")]
+    tails = results.each(lambda series: results.tail(series, ACCURACY, corruptions))
+    tables = [
+        changes_table(f"Accuracy (%), {where}", _STREAM_ROWS, _WAYS, rows, values=False, name=name)
+        for where, rows, name in ((results.where, results.mean_accuracies(), ""), (worst, tails, "tail"))
+    ]
     return Section(tables, notes=[_STREAMS_NOTE, *results.sweep_notes()])
 
+
+# Beyond the paper: photographs
+
+_NEED_TEXT = ("tpt", "bat")
+_PHOTO_STREAMS = ("shuffled", "correlated:0.1", "sorted", "label_shift:0.1", "continual", "mixed")
+_PHOTOS_NOTE = (
+    "An ImageNet classifier knows the classes of CIFAR-10 by the mean of the rows of their kinds; for deer, of which "
+    "ImageNet has none, these are antelopes."
+)
+
+
+def _photo_rows(setup: Setup) -> dict[str, list[Series]]:
+    usable = [name for name in ALL_METHODS if name not in _NEED_TEXT]
+    if setup.quick and not setup.methods:
+        usable = ["clip", "tda", "tent"]
+    return _ways_rows(
+        setup, usable, ("shuffled", "correlated:0.1", "label_shift:0.1") if setup.quick else _PHOTO_STREAMS
+    )
+
+
+@experiment(
+    "table-photos",
+    "Photographs",
+    "Accuracy of an ImageNet classifier on corrupted photographs, and what each way to debias changes.",
+    _photo_rows,
+    corruptions=Setup.sensitivity_corruptions,
+    by_method=True,
+    defaults={"data": "cifar10-c", "model": "lite0", "limit": 1000, "seeds": (0, 1, 2)},
+)
+def _photos(results: ExperimentResults) -> Section:
+    title = f"Accuracy (%), {results.where}"
+    means = changes_table(title, _STREAM_ROWS, _WAYS, results.mean_accuracies(), values=False)
+    figures = []
+    for stream in dict.fromkeys(name.partition(", ")[2] for name in results.rows):
+        own = [row for row in means.rows if row.name.endswith(f", {stream}")]
+        shown = [Row(row.name.partition(",")[0], row.cells[1:]) for row in own]
+        caption = f"What each way to debias changes on the stream {stream}, {results.where}."
+        table = replace(means, columns=means.columns[1:], rows=shown)
+        figures.append(DotFigure(caption, "change in accuracy (percentage points)", table, ("plain", 0.0)))
+    notes = [_PHOTOS_NOTE, _STREAMS_NOTE, *results.sweep_notes()]
+    return Section([means, _worst_table(results, means)], figures, notes)
+
+
+# Beyond the paper: beta by kind of stream
 
 _BETAS = ("auto", 0.4)
 _BETA_QUICK_IMAGES = 500  # fewer would leave many classes in each batch of a sorted stream
@@ -332,23 +403,6 @@ def _beta_rows(setup: Setup) -> dict[str, list[Series]]:
     corruptions=Setup.sensitivity_corruptions,
 )
 def _betas(results: ExperimentResults) -> Section:
-    def worst_change(plain: Series, debiased: Series) -> Cell:
-        """On the corruption where accuracy falls most, or gains least."""
-        cells = [
-            results.cell(debiased, ACCURACY, corruption) - results.cell(plain, ACCURACY, corruption)
-            for corruption in results.corruptions
-        ]
-        return min(cells, key=lambda cell: -100.0 if cell.value is None else cell.value)  # an empty one says why
-
-    means, worst = [], []
-    for stream, (plain, *debiased) in results.rows.items():
-        before = results.average(plain, ACCURACY)
-        means.append(Row(stream, [before, *(results.average(each, ACCURACY) - before for each in debiased)]))
-        worst.append(Row(stream, [worst_change(plain, each) for each in debiased]))
-    changes = [Column.delta(ACCURACY, f"Δ {beta}") for beta in _BETAS]
-    title = f"Change in accuracy on the worst of {len(results.corruptions)} corruptions"
-    tables = [
-        Table(f"Accuracy (%), {results.where}", "stream", [Column.of(ACCURACY, "plain"), *changes], means),
-        Table(title, "stream", changes, worst, name="worst"),
-    ]
-    return Section(tables, notes=[_STREAMS_NOTE, *results.quick_notes()])
+    ways, rows = list(map(str, _BETAS)), results.mean_accuracies()
+    means = changes_table(f"Accuracy (%), {results.where}", "stream", ways, rows, values=False)
+    return Section([means, _worst_table(results, means)], notes=[_STREAMS_NOTE, *results.quick_notes()])

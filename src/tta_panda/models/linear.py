@@ -39,7 +39,10 @@ LITE0 = "tf_efficientnet_lite0"
 IMAGENET_CLASSES = 1000
 _SHOWN = 8
 _KINDS = Path(__file__).with_name("imagenet_kinds.json")
-"""First and last rows of kinds of things, of cats the domestic ones. Names do not say it: a hot dog is no dog."""
+"""First and last rows of kinds of things, of cats the domestic ones. Names do not say it: a hot dog is no dog.
+
+ImageNet has no deer; antelopes stand for them.
+"""
 
 
 class LinearHeadModel(ImageAdapter):

@@ -30,7 +30,7 @@ from tta_panda.reporting.cells import (
     over_seeds,
     tenth_of,
 )
-from tta_panda.reporting.figures import Figure, class_histograms, corruption_dots
+from tta_panda.reporting.figures import DotFigure, Figure, class_histograms
 from tta_panda.reporting.page import Section
 from tta_panda.reporting.tables import Column, Row, Table, with_changes
 
@@ -318,6 +318,11 @@ def _figures(comparison: Comparison, plain: MethodConfig, debiased: MethodConfig
     names = ([CLEAN] if comparison.has_clean else []) + comparison.corruptions
     series = {comparison.label(method): method for method in (plain, debiased)}
     both = " and ".join(series)
-    dots = [corruption_dots(comparison, series, each, names, f"{each.heading}, {both}.") for each in (ACCURACY, BIAS)]
+    dots = []
+    for metric in (ACCURACY, BIAS):
+        compared = [(Column.of(metric, label), method, None) for label, method in series.items()]
+        table = table_by_corruption(comparison, metric, compared, comparison.corruptions, comparison.has_clean)
+        caption = f"{metric.heading}, {both}. {metric.better.capitalize()} is better."
+        dots.append(DotFigure(caption, metric.title, table))
     caption = f"Predicted classes, {both}. The dashed line shows how often each class really occurs."
     return [*dots, class_histograms(comparison, series, names, caption)]

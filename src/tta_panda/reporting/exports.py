@@ -37,7 +37,7 @@ def _six(value: float | None) -> str:
     return "" if value is None else f"{round(value, 6) + 0.0:.6f}"
 
 
-def to_markdown(table: Table) -> str:
+def to_markdown(table: Table, notes: bool = True) -> str:
     headers = [markdown_text(title) for title in (table.rows_are, *(column.title for column in table.columns))]
     lines = [
         f"**{markdown_text(table.title)}**",
@@ -48,7 +48,7 @@ def to_markdown(table: Table) -> str:
     for row in table.rows:
         cells = [_markdown_cell(column, cell) for column, cell in table.items(row)]
         lines.append("| " + " | ".join([markdown_text(row.name), *cells]) + " |")
-    for note in _notes(table):
+    for note in _notes(table) if notes else []:
         lines += ["", markdown_text(note)]
     return "\n".join(lines) + "\n"
 

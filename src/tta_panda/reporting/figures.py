@@ -10,10 +10,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
+from matplotlib.figure import Figure as MatplotlibFigure
 
 from tta_panda.escapes import printable
-from tta_panda.reporting.cells import Cell, Metric, Results
+from tta_panda.reporting.cells import Cell, Results
+from tta_panda.reporting.tables import Row, Table
 
 S = TypeVar("S")
 LineKind = Literal["line", "curve", "level", "points"]
@@ -53,14 +54,26 @@ class LineFigure:
 
 @dataclass(frozen=True)
 class DotFigure:
-    """Rows with several dots each, and a level to compare them with as a line."""
+    """The numbers of a table as dots, row by row and without its means, beside a level as a line.
+
+    Differences are dots only where the table has nothing else.
+    """
 
     caption: str
     x: str
-    rows: Sequence[str]
-    dots: Mapping[str, Sequence[Cell]]
-    """By label, a cell for each row."""
+    table: Table
     level: tuple[str, float] | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for row in self.table.rows if not row.is_mean]
+
+    @property
+    def dots(self) -> dict[str, list[Cell]]:
+        """By the title of a column, a cell for each row."""
+        columns = [(index, column) for index, column in enumerate(self.table.columns) if column.better]
+        shown = [each for each in columns if not each[1].is_delta] or columns
+        return {column.title: [row.cells[index] for row in self.rows] for index, column in shown}
 
 
 @dataclass(frozen=True)
@@ -78,37 +91,20 @@ class HistogramFigure:
 Figure = LineFigure | DotFigure | HistogramFigure
 
 
-def corruption_dots(
-    results: Results[S],
-    series: Mapping[str, S],
-    metric: Metric,
-    corruptions: Sequence[str],
-    caption: str,
-    level: tuple[str, float] | None = None,
-) -> DotFigure:
-    """A metric of each series on each corruption."""
-    dots = {label: [results.cell(each, metric, name) for name in corruptions] for label, each in series.items()}
-    caption = f"{caption} {metric.better.capitalize()} is better."
-    return DotFigure(caption, metric.title, _spaced(corruptions), dots, level)
-
-
 def class_histograms(
     results: Results[S], series: Mapping[str, S], corruptions: Sequence[str], caption: str
 ) -> HistogramFigure:
     """How often each class is predicted, for each corruption that all of the series were run on."""
     histograms: dict[str, Sequence[Sequence[int]]] = {}
     classes: Sequence[str] = ()
-    for corruption, title in zip(corruptions, _spaced(corruptions), strict=True):
+    for corruption in corruptions:
         found = [results.records(each, corruption) for each in series.values()]
         if all(found):
             classes = found[0][0].class_names
             first = [records[0].by_corruption[corruption] for records in found]  # of one seed: counts are of images
-            histograms[title] = [*(measured.predicted_counts for measured in first), first[0].label_counts]
+            counts = [*(measured.predicted_counts for measured in first), first[0].label_counts]
+            histograms[corruption.replace("_", " ")] = counts
     return HistogramFigure(caption, list(series), classes, histograms)
-
-
-def _spaced(names: Sequence[str]) -> list[str]:
-    return [name.replace("_", " ") for name in names]
 
 
 # Okabe & Ito: safe for the colour-blind; markers differ as well, for black and white.
@@ -137,6 +133,13 @@ _STYLE: Any = {
     "grid.color": _GRID,
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
 }
+
+
+class Drawing(MatplotlibFigure):
+    """A drawing of matplotlib that a notebook shows without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        return to_bytes(self, "png")
 
 
 def draw(figure: Figure) -> list[Drawing]:
@@ -192,11 +195,13 @@ def _draw_line(axes: Axes, line: Line) -> Any:
 
 
 def _draw_dots(figure: DotFigure) -> Drawing:
-    drawing = _drawing(0.9 + 0.22 * len(figure.rows) + 0.16 * len(figure.dots))
+    names, dots = [_name(row.name.replace("_", " ")) for row in figure.rows], figure.dots
+    drawing = _drawing(0.9 + max(0.22, 0.055 * len(dots)) * len(names) + 0.16 * len(dots))
     axes = drawing.subplots()
-    for index, (label, cells) in enumerate(figure.dots.items()):
+    for index, (label, cells) in enumerate(dots.items()):
         # A little apart, so that neither hides the other where they are equal.
-        places = [row + 0.2 * (index - (len(figure.dots) - 1) / 2) for row in range(len(figure.rows))]
+        offset = min(0.2, 0.8 / len(dots)) * (index - (len(dots) - 1) / 2)
+        places = [row + offset for row in range(len(names))]
         axes.errorbar(
             _values(cells),
             places,
@@ -207,17 +212,17 @@ def _draw_dots(figure: DotFigure) -> Drawing:
             elinewidth=0.8,
             label=_name(label),
         )
-    for row, side_by_side in enumerate(zip(*figure.dots.values(), strict=True)):
+    for row, side_by_side in enumerate(zip(*dots.values(), strict=True)):
         if known := [cell.value for cell in side_by_side if cell.value is not None]:
             axes.hlines(row, min(known), max(known), color=REFERENCE_COLOUR, linewidth=0.8, zorder=1)
     if figure.level is not None:
         axes.axvline(figure.level[1], color=REFERENCE_COLOUR, linestyle="--", linewidth=1, label=figure.level[0])
-    axes.set_yticks(range(len(figure.rows)), map(_name, figure.rows))
-    axes.set_ylim(len(figure.rows) - 0.4, -0.6)  # from top to bottom
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)  # from top to bottom
     axes.set_axisbelow(True)
     axes.grid(visible=True)
     axes.set_xlabel(figure.x)
-    drawing.legend(loc="outside upper left", ncols=1 + (len(figure.dots) > 2), frameon=False, fontsize=8)
+    drawing.legend(loc="outside upper left", ncols=1 + (len(dots) > 2), frameon=False, fontsize=8)
     return drawing
 
 

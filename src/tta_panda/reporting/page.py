@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from matplotlib.figure import Figure as Drawing
 
 from tta_panda.escapes import printable
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.files import save_file, saving
-from tta_panda.reporting.figures import Figure, draw, to_svg
+from tta_panda.reporting.figures import Drawing, Figure, draw, to_svg
 from tta_panda.reporting.tables import Table, spread_notes
 
 

@@ -94,6 +94,11 @@ class Table:
         """The cells of a row, each with its column."""
         return zip(self.columns, row.cells, strict=True)
 
+    def with_column(self, column: Column, cells: Sequence[Cell]) -> Table:
+        """The table with one more column, at the end."""
+        rows = [row._replace(cells=[*row.cells, cell]) for row, cell in zip(self.rows, cells, strict=True)]
+        return replace(self, columns=[*self.columns, column], rows=rows)
+
     def cut(self, part: slice) -> Table:
         """The table with some of its columns."""
         rows = [row._replace(cells=row.cells[part]) for row in self.rows]

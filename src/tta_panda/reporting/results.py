@@ -1,0 +1,134 @@
+"""Compare methods on one stream from Python: a table, a DataFrame and a plot of their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tta_panda.errors import InvalidInputError, NumericalError
+from tta_panda.evaluation.loop import Batches, run_stream, shared_passes
+from tta_panda.evaluation.record import EvaluationResult
+from tta_panda.files import to_dataframe
+from tta_panda.methods import create_method
+from tta_panda.methods.base import Method
+from tta_panda.models.base import Classifier
+from tta_panda.reporting.cells import ACCURACY, BIAS, CALIBRATION, DIVERGED, LIKELIHOOD, Cell, Metric
+from tta_panda.reporting.exports import to_markdown
+from tta_panda.reporting.figures import DotFigure, Drawing, draw
+from tta_panda.reporting.page import templates
+from tta_panda.reporting.tables import Column, Row, Table
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class MethodComparison(Mapping[str, EvaluationResult | None]):
+    """The results of methods on one stream, by name; None for a method that diverged.
+
+    A notebook shows them as a table.
+    """
+
+    results: Mapping[str, EvaluationResult | None]
+
+    def __getitem__(self, name: str) -> EvaluationResult | None:
+        return self.results[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    @property
+    def table(self) -> Table:
+        """Methods down; across, metrics, and how the accuracy differs from that of the first method."""
+        metrics = (ACCURACY, BIAS, CALIBRATION, LIKELIHOOD)
+        first, *others = (Column.of(metric, metric.title) for metric in metrics)
+        rows = []
+        for name in self.results:
+            accuracy, *cells = (self._cell(name, metric) for metric in metrics)
+            rows.append(Row(name, [accuracy, accuracy - self._cell(next(iter(self)), ACCURACY), *cells]))
+        samples = next((result.samples for result in self.results.values() if result), 0)
+        return Table(f"{samples:,} images", "method", [first, Column.delta(ACCURACY), *others], rows)
+
+    def _cell(self, name: str, metric: Metric) -> Cell:
+        result = self.results[name]
+        if result is None:
+            return Cell(why_empty=DIVERGED)
+        value = metric.of(result)
+        return Cell(value, by_seed={0: value})
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """A row for each method and domain: `pip install "tta-panda[pandas]"`."""
+        found = {name: result for name, result in self.results.items() if result}
+        return to_dataframe({"method": name, **row} for name, result in found.items() for row in result.rows())
+
+    def plot(self) -> Drawing:
+        """The accuracies of the methods, as a figure of matplotlib."""
+        [drawing] = draw(DotFigure(self.table.title, ACCURACY.title, self.table.cut(slice(1))))
+        return drawing
+
+    def __repr__(self) -> str:
+        return to_markdown(self.table, notes=False)
+
+    def _repr_html_(self) -> str:
+        return str(templates().get_template("table.html.j2").make_module().numbers(self.table))  # type: ignore[attr-defined]
+
+
+def compare(
+    methods: Sequence[Method | str] | Mapping[str, Method | str],
+    batches: Batches,
+    *,
+    classifier: Classifier | None = None,
+    seed: int = 0,
+) -> MethodComparison:
+    """Take several methods through the same labelled stream, as `evaluate` does with one.
+
+    Frozen methods share their encoder passes, so that five of them take hardly longer than one.
+
+    Args:
+        methods: names, as in `["clip", "clip+panda"]`, or methods; a mapping gives them names of their own.
+        batches: as for `evaluate`, but it must be possible to iterate over them several times.
+        classifier: what methods that are given by name adapt.
+        seed: random seed of methods that are given by name.
+    """
+    if isinstance(batches, Iterator):
+        raise InvalidInputError("The batches can be read only once, but methods read them in turns: use list(batches).")
+    named = _named(methods, classifier, seed)
+    members = list(named.values())
+    results: dict[str, EvaluationResult | None] = {}
+    for group in shared_passes(members):
+        for index, evaluation in zip(group, run_stream([members[i] for i in group], batches), strict=True):
+            if evaluation.error and not isinstance(evaluation.error, NumericalError):
+                raise evaluation.error
+            results[list(named)[index]] = None if evaluation.error else evaluation.result()
+    return MethodComparison({name: results[name] for name in named})
+
+
+def _named(
+    methods: Sequence[Method | str] | Mapping[str, Method | str], classifier: Classifier | None, seed: int
+) -> dict[str, Method]:
+    """Methods by name, those that are given by their registered name made for the classifier."""
+    if isinstance(methods, str) or not methods:
+        raise InvalidInputError(f"methods must be a list of names or methods, got {methods!r}.")
+    given = list(methods.items()) if isinstance(methods, Mapping) else [("", method) for method in methods]
+    named: dict[str, Method] = {}
+    for name, method in given:
+        if isinstance(method, str):
+            if classifier is None:
+                raise InvalidInputError(f"The method {method!r} needs a classifier: add classifier=classifier.")
+            name, method = name or method, create_method(method, classifier, seed=seed)
+        elif not isinstance(method, Method):
+            raise InvalidInputError(f"A method is a name or a tta_panda.Method, got {method!r}.")
+        debias = type(method.debias).__name__.lower() if method.debias else ""
+        name = name or "+".join(filter(None, (type(method).__name__.lower(), debias)))
+        if name in named:
+            raise InvalidInputError(f"Two methods are called {name!r}: name them, as in {{'low lr': method, ...}}.")
+        if any(method is other for other in named.values()):
+            raise InvalidInputError(f"{name!r} is the same object as another method: create one for each.")
+        named[name] = method
+    if len({id(method.classifier) for method in named.values()}) > 1:
+        raise InvalidInputError("Methods on one stream adapt one classifier: create all of them with the same one.")
+    return named
