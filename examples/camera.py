@@ -50,7 +50,7 @@ def main() -> None:
     classifier = tta_panda.make_classifier(tta_panda.load_model(options.model, device="auto"), options.classes)
     method = tta_panda.create_method(options.method, classifier)
     with contextlib.suppress(KeyboardInterrupt):
-        for prediction in tta_panda.predict(method, frames(options.source, max(1, options.every))):
+        for prediction in tta_panda.predict_stream(method, frames(options.source, max(1, options.every))):
             print(prediction, flush=True)
 
 

@@ -32,7 +32,7 @@ def main() -> None:
     with options.output.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["path", "class", "probability", "plain class", "error"])
-        for prediction in tta_panda.predict(method, pictures):
+        for prediction in tta_panda.predict_stream(method, pictures):
             found = (prediction.predicted, prediction.probability, prediction.plain_predicted, prediction.error)
             rows.writerow([prediction.path, *found])
             changed += prediction.changed

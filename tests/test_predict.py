@@ -80,7 +80,7 @@ def error_of(*arguments: str) -> str:
 
 
 def test_the_predictions_are_those_of_adapt(method, mini_classifier, images):
-    predictions = list(tta_panda.predict(method, images, batch_size=len(images)))
+    predictions = list(tta_panda.predict_stream(method, images, batch_size=len(images)))
     method.reset()
     expected = method.adapt(images).softmax(dim=1)
     assert [p.predicted for p in predictions] == [mini_classifier.class_names[k] for k in expected.argmax(dim=1)]
@@ -102,7 +102,7 @@ def test_pictures_of_any_kind_and_size(mini_classifier, few):
     picture = Image.open(few[0]).convert("RGB")
     array = np.asarray(picture)
     kinds = [Path(few[0]), few[0], picture, array, torch.tensor(array).permute(2, 0, 1), picture.resize((64, 48))]
-    predictions = list(tta_panda.predict(tta_panda.create_method("clip", mini_classifier), kinds, batch_size=4))
+    predictions = list(tta_panda.predict_stream(tta_panda.create_method("clip", mini_classifier), kinds, batch_size=4))
     assert [p.index for p in predictions] == list(range(6))
     assert len({p.predicted for p in predictions[:5]}) == 1
     assert [p.probability for p in predictions[1:5]] == pytest.approx([predictions[0].probability] * 4, abs=1e-4)
@@ -110,21 +110,21 @@ def test_pictures_of_any_kind_and_size(mini_classifier, few):
 
 
 def test_what_cannot_be_read_is_named_in_its_place(method, paths):
-    predictions = list(tta_panda.predict(method, paths, batch_size=7))
+    predictions = list(tta_panda.predict_stream(method, paths, batch_size=7))
     assert [p.path for p in predictions] == paths
     assert {Path(p.path).name for p in predictions if p.error} == {"truncated.png", "empty.jpg"}
     assert "skipped" in repr(next(p for p in predictions if p.error))
     with pytest.raises(DataError, match=r"truncated|empty"):
-        list(tta_panda.predict(method, paths, skip_broken=False))
+        list(tta_panda.predict_stream(method, paths, skip_broken=False))
     with pytest.raises(InvalidInputError, match="expected a Pillow image"):
-        list(tta_panda.predict(method, [3.5]))
+        list(tta_panda.predict_stream(method, [3.5]))
 
 
 def test_arguments_are_checked_at_the_call(method):
     with pytest.raises(InvalidInputError, match=r"batch_size must be .*got 0"):
-        tta_panda.predict(method, [], batch_size=0)
+        tta_panda.predict_stream(method, [], batch_size=0)
     with pytest.raises(InvalidInputError, match="got a single path"):
-        tta_panda.predict(method, "a.png")
+        tta_panda.predict_stream(method, "a.png")
 
 
 def test_an_endless_stream_is_read_a_little_ahead_only(mini_classifier, images):
@@ -137,10 +137,10 @@ def test_an_endless_stream_is_read_a_little_ahead_only(mini_classifier, images):
             yield images[taken % len(images)]
 
     method = tta_panda.create_method("clip", mini_classifier)
-    stream = tta_panda.predict(method, endless(), batch_size=5)
+    stream = tta_panda.predict_stream(method, endless(), batch_size=5)
     assert [next(stream).index for _ in range(20)] == list(range(20))
     assert taken <= 20 + 3 * 5
-    assert list(tta_panda.predict(method, [])) == []
+    assert list(tta_panda.predict_stream(method, [])) == []
 
 
 def test_a_pause_ends_a_batch():
@@ -293,7 +293,7 @@ def test_every_shard_is_a_stream_of_its_own(paths, tmp_path, method):
     expected = []
     for first in (0, 10, 20):
         method.reset()
-        expected += map(as_row, tta_panda.predict(method, paths[first : first + 10], batch_size=4))
+        expected += map(as_row, tta_panda.predict_stream(method, paths[first : first + 10], batch_size=4))
     assert list(read_rows(tmp_path / "rows.csv")) == expected
     assert (job.summary.pictures, job.summary.skipped) == (24, 2)
     assert job.summary.changed == sum(row["predicted"] != row["plain_predicted"] for row in expected)

@@ -20,7 +20,7 @@ from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.images import fit_picture
 from tta_panda.methods import create_method, list_methods
 from tta_panda.methods.base import Method
-from tta_panda.prediction.predict import Prediction, predict
+from tta_panda.prediction.predict import Prediction, predict_stream
 
 Frame = NDArray[np.uint8]  # (H, W, 3)
 
@@ -46,7 +46,7 @@ def frames(path: Path, every: int) -> Iterator[tuple[float, Frame]]:
 
 def predict_frame(method: Method, frame: Frame) -> Prediction:
     """The prediction of a method for the next frame of its stream."""
-    [prediction] = predict(method, [frame], batch_size=1)
+    [prediction] = predict_stream(method, [frame], batch_size=1)
     return prediction
 
 

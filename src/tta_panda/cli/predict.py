@@ -31,7 +31,7 @@ from tta_panda.cli.options import (
 )
 from tta_panda.errors import DataError, InvalidInputError, WorkerError
 from tta_panda.escapes import printable
-from tta_panda.evaluation.config import EMBEDDED
+from tta_panda.prediction import DEFAULT_METHOD, DEFAULT_MODEL
 from tta_panda.progress import make_console, make_progress
 
 if TYPE_CHECKING:
@@ -70,13 +70,15 @@ def predict(
     ] = False,
     max_pixels: Annotated[int, typer.Option(metavar="N", min=1, help="Skip larger images.", **INPUT)] = 100_000_000,
     ignore_orientation: IgnoreOrientationOption = False,
-    model: Annotated[str, typer.Option(metavar="NAME", help="Model: tta-panda ls models.", **MODEL)] = EMBEDDED.model,
+    model: Annotated[str, typer.Option(metavar="NAME", help="Model: tta-panda ls models.", **MODEL)] = DEFAULT_MODEL,
     template: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="Prompt with {} for the class; repeatable.", **MODEL)
     ] = None,
     precision: PrecisionOption = "fp32",
     backend: BackendOption = "torch",
-    method: Annotated[str, typer.Option(metavar="NAME", help="Method: tta-panda ls methods.", **METHOD)] = "clip+panda",
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="Method: tta-panda ls methods.", **METHOD)
+    ] = DEFAULT_METHOD,
     settings: SettingsOption = None,
     preset: PresetOption = None,
     output: Annotated[
@@ -279,15 +281,8 @@ def print_summary(method: str, summary: Summary, files: dict[str, Path | None]) 
             console.print(printable(f"  {path}: {reason}"), soft_wrap=True)
         if summary.skipped > len(summary.reasons):
             console.print(f"  and {summary.skipped - len(summary.reasons):,} more; their rows have the reasons")
-    if read:
-        share = summary.changed / read
-        console.print(f"{method} changed {summary.changed:,} of {read:,} predictions ({share:.1%})")
-    if summary.labelled:
-        low, high = facts["gain_interval"]
-        gain = f"{100 * facts['gain']:+.1f} points, paired 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
-        accuracy = f"accuracy {facts['plain_accuracy']:.1%} -> {facts['accuracy']:.1%} ({gain})"
-        bias = f"prediction bias {facts['plain_bias']:.3f} -> {facts['bias']:.3f}"
-        console.print(f"{summary.labelled:,} labelled images: {accuracy}, {bias}", soft_wrap=True)
+    for line in summary.explain(method):
+        console.print(line, soft_wrap=True)
     for name, file in files.items():
         if file is not None:
             console.print(f"{name}: {file}", soft_wrap=True)

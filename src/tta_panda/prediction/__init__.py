@@ -1,1 +1,5 @@
 """Predictions for pictures without labels: files, folders, and whatever comes one by one."""
+
+DEFAULT_MODEL = "ViT-B-32-quickgelu:openai"
+DEFAULT_METHOD = "clip+panda+level"
+"""For pictures of which nothing is known."""
