@@ -167,7 +167,7 @@ def predict(
         else:
             _run(job, images, rows)
         if output and html:
-            _write_page(html, output, config)
+            _write_page(html, output, config, job.summary.explain(method) if is_open else ())
     if as_json:
         print_json(rows or [], **job.summary.facts(), output=output and str(output), page=html and str(html))
     elif is_open:
@@ -186,12 +186,13 @@ def _check_distinct(job: PredictionJob, html: Path | None) -> None:
         )
 
 
-def _write_page(page: Path, output: Path, config: PredictionConfig) -> None:
+def _write_page(page: Path, output: Path, config: PredictionConfig, notes: Sequence[str]) -> None:
     from tta_panda.prediction.files import read_rows
     from tta_panda.prediction.reading import add_thumbnails
     from tta_panda.reporting.page import write_contact_sheet
 
-    write_contact_sheet(page, add_thumbnails(read_rows(output), config.decoding), config.method, config.model)
+    rows = add_thumbnails(read_rows(output), config.decoding)
+    write_contact_sheet(page, rows, config.method, config.model, notes)
 
 
 def _find_images(places: Sequence[str], seed: int | None) -> Iterable[str]:
