@@ -232,16 +232,21 @@ def make_method(
     else:
         loaded = model
     names, label_of = find_classes(folders, classes, loaded)
-    unknown = [name for name in names if name not in symbols()]
-    if isinstance(model, str) and recorded_name(model) == "mini" and unknown:
-        warnings.warn(
-            f"mini only knows the embedded symbols, not {shortened(unknown)}; photographs need another model, such as "
-            f"{DEFAULT_MODEL}.",
-            TtaPandaWarning,
-            stacklevel=3,
-        )
+    if isinstance(model, str) and (warning := unknown_symbols(model, names)):
+        warnings.warn(warning, TtaPandaWarning, stacklevel=3)
     classifier = make_classifier(loaded, names, list(templates) if templates else "photo")
     return create_method(method, classifier, preset=preset, seed=seed, **(options or {})), label_of
+
+
+def unknown_symbols(model: str, class_names: Iterable[str]) -> str:
+    """What to warn of where `mini` is named for classes that it does not know; empty for other models."""
+    unknown = [name for name in class_names if name not in symbols()] if recorded_name(model) == "mini" else []
+    if not unknown:
+        return ""
+    return (
+        f"mini only knows the embedded symbols, not {shortened(unknown)}. Photographs need another model, such as "
+        f"{DEFAULT_MODEL}."
+    )
 
 
 def _list_pictures(images: Any) -> tuple[list[Picture], list[Path]]:
