@@ -21,6 +21,7 @@ from tta_panda.executors import Executor
 from tta_panda.methods.base import adapt_beside_plain
 from tta_panda.methods.state import read_state
 from tta_panda.prediction import job as job_module
+from tta_panda.prediction import predict as predict_module
 from tta_panda.prediction.files import COLUMNS, as_row, read_rows
 from tta_panda.prediction.job import PredictionConfig, PredictionJob
 from tta_panda.prediction.predict import predict_batches
@@ -65,13 +66,14 @@ def method(mini_classifier):
 
 
 def invoke(*arguments: str, code: int = 0, **more):
-    result = CliRunner().invoke(app, ["predict", *map(str, arguments)], **more)
+    model = [] if "--model" in arguments else ["--model", "mini"]
+    result = CliRunner().invoke(app, ["predict", *map(str, arguments), *model], **more)
     assert result.exit_code == code, result.output + str(result.exception)
     return result
 
 
 def error_of(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["predict", *map(str, arguments)])
+    result = CliRunner().invoke(app, ["predict", *map(str, arguments), "--model", "mini"])
     assert result.exit_code == 1
     return str(result.exception)
 
@@ -254,7 +256,7 @@ def test_a_job_is_resumed_with_the_same_pictures_and_settings_only(paths, tmp_pa
 
 def test_a_job_is_resumed_on_another_device_and_with_another_micro_batch(paths, tmp_path, monkeypatch, every_batch):
     run(make_job(tmp_path / "out.csv", replace(CONFIG, device="cpu")), paths, batches=2)
-    monkeypatch.setattr(job_module, "resolve_device", lambda _name: "cpu:0")  # `repr` of the method names it
+    monkeypatch.setattr(predict_module, "resolve_device", lambda _name: "cpu:0")  # `repr` of the method names it
     config = replace(CONFIG, device="cuda", options={"micro_batch": 3})
     assert run(make_job(tmp_path / "out.csv", config), paths, resume=True).summary.pictures == len(paths)
 

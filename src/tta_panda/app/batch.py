@@ -173,8 +173,10 @@ class EncodedBatch:
         self.negatives_resemble = resembled  # (M, K), probabilities
         self.resemblance: list[float] = of_mean.mean(dim=0).tolist()
         """Probability of each class for the mean of the negatives."""
+        assert features.source is not None
+        look = features.source.resembled(classifier.class_names, classifier.class_embeddings)
         self.plain, self.auto = self.at(0.0), self.at("auto")
-        self.explanation = self._method.explain()
+        self.explanation = look + self._method.explain()
 
     @property
     def label_counts(self) -> list[int] | None:
@@ -286,17 +288,20 @@ def add_batch_tab(page: gr.Blocks, models: Sequence[str]) -> None:
                 negatives = gr.HTML(elem_id="negatives")
 
     fields = [data, folder, files, classes, corruption, model]
-    source.change(lambda source: _fields_of(source, models[0]), source, fields, **NO_PROGRESS)
+    chosen_source = source.change(lambda source: _fields_of(source, models[0]), source, fields, **NO_PROGRESS)
     chosen = [data.input, corruption.input, severity.release, model.input, method.input, count.release]
     entered = [folder.submit, classes.submit, files.upload]
+    inputs = [source, data, folder, files, classes, corruption, severity, model, method, count]
+    outputs = [batch, beta, outcome, sheets, negatives]
     shown = gr.on(
         [page.load, show.click, *chosen, *entered],
         _encode,
-        [source, data, folder, files, classes, corruption, severity, model, method, count],
-        [batch, beta, outcome, sheets, negatives],
+        inputs,
+        outputs,
         show_progress_on=[outcome],
         trigger_mode="always_last",
     )
+    chosen_source.then(_encode, inputs, outputs, show_progress_on=[outcome])
     cancel.click(None, cancels=[shown])
     beta.input(lambda *given: _at(*given)[1], [batch, beta], outcome, trigger_mode="always_last", **NO_PROGRESS)
     to_auto.click(_at, batch, [beta, outcome], **NO_PROGRESS)

@@ -20,7 +20,8 @@ from tta_panda.methods import DEBIASES, METHODS, parse_method
 from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
 from tta_panda.reporting.cells import BIAS
 
-DOMAINS = (CLEAN, *ALL_CORRUPTIONS)
+DOMAINS = (("none", CLEAN), *((name.replace("_", " "), name) for name in ALL_CORRUPTIONS))
+"""Corruptions to choose from: what is shown, and the name."""
 LABELS = "labels"
 MINI = EMBEDDED.model
 """The model of the embedded data."""

@@ -185,7 +185,7 @@ def add_stream_tab(models: Sequence[str]) -> None:
     timer = gr.Timer(SECONDS_PER_STEP, active=False)
     with gr.Row():
         with gr.Column(scale=1, min_width=260):
-            corruption = gr.Dropdown([*DOMAINS, ALL], value="fog", label="Corruption")
+            corruption = gr.Dropdown([*DOMAINS, (ALL, ALL)], value="fog", label="Corruption")
             severity = gr.Slider(1, 5, value=5, step=1, label="Severity")
             order = gr.Dropdown(list(ORDERS), value="continual", label="Order", allow_custom_value=True)
             batch_size = gr.Slider(1, 200, value=50, step=1, label="Pictures in a batch")
