@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -127,6 +128,86 @@ def test_arguments_are_checked_at_the_call(method):
         tta_panda.predict_stream(method, [], batch_size=0)
     with pytest.raises(InvalidInputError, match="got a single path"):
         tta_panda.predict_stream(method, "a.png")
+
+
+def test_one_call_predicts_a_folder(glyph_files, method):
+    found = tta_panda.predict(glyph_files, CLASSES, model="mini", method="tent+panda", batch_size=20, progress=False)
+    assert len(found) == 62 and found.summary["labelled"] == 60 and found.summary["skipped"] == 2
+    again = list(tta_panda.predict_stream(method, [each.path for each in found], batch_size=20))
+    assert [each.probability for each in found] == pytest.approx([each.probability for each in again])
+    assert all(each.label == Path(each.path).parent.name.replace("_", " ") for each in found)
+    assert found[0] == found[:1][0] and found[-1].index == 61
+    assert "The negatives look like" in found.explanation and "labelled images: accuracy" in found.explanation
+    assert found.explanation.splitlines()[-1] in repr(found)
+    assert 0 <= found.summary["beta"]["min"] <= found.summary["beta"]["mean"] <= found.summary["beta"]["max"] <= 1
+    assert found.summary["gamma"] is None
+
+
+def test_the_default_model_reads_photographs_and_the_default_method_has_no_fixed_beta(few, monkeypatch):
+    asked = []
+    load = tta_panda.load_model
+    monkeypatch.setattr(predict_module, "load_model", lambda name, *given: asked.append(name) or load("mini"))
+    found = tta_panda.predict(few[0], CLASSES, progress=False)
+    assert asked == ["ViT-B-32-quickgelu:openai"]
+    assert found.explanation.splitlines()[-1].startswith("clip+panda+level changed")
+    assert found.summary["gamma"] is not None
+
+
+def test_one_call_predicts_pictures_of_any_kind(few, mini, images, method):
+    def predict(pictures):
+        return tta_panda.predict(pictures, CLASSES, model=mini, method="clip", progress=False)
+
+    picture = Image.open(few[0]).convert("RGB")
+    several = [few[0], Path(few[0]), picture, np.asarray(picture), torch.tensor(np.asarray(picture)).permute(2, 0, 1)]
+    first = predict(several)[0]
+    for single in several:
+        [alone] = predict(single)
+        assert (alone.predicted, alone.probability) == (first.predicted, pytest.approx(first.probability, abs=1e-4))
+    assert len(predict(images[:3])) == len(predict(images[:3].permute(0, 2, 3, 1).mul(255).byte().numpy())) == 3
+    assert len(predict([str(Path(few[0]).parent.parent / "*" / "00*.png"), picture])) == len(few) + 1
+    assert len(tta_panda.predict(few, method=method, progress=False)) == len(few)
+    with pytest.raises(InvalidInputError, match="omit model= and classes="):
+        tta_panda.predict(few, CLASSES, method=method)
+    with pytest.raises(DataError, match="no file or folder nowhere"):
+        predict("nowhere")
+    with pytest.raises(DataError, match="There are no images"):
+        predict([])
+
+
+def test_a_result_is_a_table_and_a_data_frame(few, tmp_path, mini, monkeypatch):
+    odd = tmp_path / "<b>&.png"
+    odd.write_bytes(Path(few[0]).read_bytes())
+    (tmp_path / "broken.png").write_bytes(b"")
+    found = tta_panda.predict([*few, tmp_path], CLASSES, model=mini, progress=False)
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == 1 + len(found) and shown.count("/9j/") == len(found) - 1
+    assert "<b>&.png" not in shown and "&lt;b&gt;&amp;.png" in shown
+    frame = pytest.importorskip("pandas") and found.to_dataframe()
+    assert list(frame["predicted"])[: len(few)] == [each.predicted for each in found[: len(few)]]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(tta_panda.MissingExtraError, match="pip install pandas"):
+        found.to_dataframe()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("clip", {}, "clip is the unadapted model"),
+        ("clip+panda", {"beta": 0.0}, "nothing was subtracted"),
+        ("clip+panda", {"beta": 1e-2}, "smaller than the lead of the predicted class"),
+        ("tent", {"lr": 1e-9}, "adaptation was too weak"),
+    ],
+)
+def test_no_change_has_its_reason(few, mini_classifier, name, options, reason):
+    summary = Summary.empty(CLASSES)
+    list(predict_batches(tta_panda.create_method(name, mini_classifier, **options), few, 100, summary))
+    assert f"{name} changed 0 of 10 predictions (0.0%): " in summary.explain(name)[-1]
+    assert reason in summary.explain(name)[-1]
+
+
+def test_mini_is_for_symbols(few, mini):
+    with pytest.warns(tta_panda.TtaPandaWarning, match="mini only knows the embedded symbols, not cat, dog"):
+        tta_panda.predict(few, ["cat", "dog", "heart"], model="mini", method="clip", progress=False)
 
 
 def test_an_endless_stream_is_read_a_little_ahead_only(mini_classifier, images):
@@ -297,6 +378,7 @@ def test_every_shard_is_a_stream_of_its_own(paths, tmp_path, method):
         method.reset()
         expected += map(as_row, tta_panda.predict_stream(method, paths[first : first + 10], batch_size=4))
     assert list(read_rows(tmp_path / "rows.csv")) == expected
+    assert job.summary.explain("tent+panda")[0].startswith("The last of 3 shards, each a stream of its own: The neg")
     assert (job.summary.pictures, job.summary.skipped) == (24, 2)
     assert job.summary.changed == sum(row["predicted"] != row["plain_predicted"] for row in expected)
 
