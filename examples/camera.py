@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("source")
     parser.add_argument("classes", nargs="+")
     parser.add_argument("--model", default="lite0")
-    parser.add_argument("--method", default="clip+panda")
+    parser.add_argument("--method", default="clip+panda+level")
     parser.add_argument("--every", type=int, default=10)
     options = parser.parse_args()
     classifier = tta_panda.make_classifier(tta_panda.load_model(options.model, device="auto"), options.classes)
