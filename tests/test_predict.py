@@ -368,6 +368,16 @@ def test_outputs_that_name_the_same_file_are_refused(tmp_path, monkeypatch, name
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_output_never_overwrites_an_image(few, tmp_path):
+    picture = tmp_path / "a.png"
+    picture.write_bytes(Path(few[0]).read_bytes())
+    for option in ("--html", "--state"):
+        assert "is one of the images" in error_of(
+            picture, "--classes", "a,b", "-o", tmp_path / "o.csv", option, picture
+        )
+    assert picture.read_bytes() == Path(few[0]).read_bytes()
+
+
 # Workers
 
 
@@ -428,6 +438,8 @@ def test_the_command_divides_pictures_among_workers(few, tmp_path):
     [
         ((), "Name images"),
         (("nowhere", "--classes", "a,b"), "no file or folder"),
+        (("~x.jpg", "--classes", "a,b"), "no file or folder ~x.jpg"),
+        (("~nosuch/x", "--classes", "a,b"), "no file or folder ~nosuch/x"),
         (("-", "x.png"), "not both"),
         ((".", "--watch", "."), "not both"),
         ((".", "--html", "a.html"), "--output"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +28,7 @@ Folders = tuple[dict[str, Comparison], ...]
 
 def read_comparisons_of(folder: str) -> dict[str, Comparison]:
     """The records of a folder, by setting."""
-    _, comparisons = read_comparisons(RunStore(Path(folder).expanduser()))
+    _, comparisons = read_comparisons(RunStore(Path(os.path.expanduser(folder))))
     return {each.title: each for each in comparisons}
 
 

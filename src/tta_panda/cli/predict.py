@@ -151,8 +151,9 @@ def predict(
         batch_size=batch_size,
     )
     job = PredictionJob(config, output, state, execution.make_executor(1) if sharded else None, shard_size)
-    _check_distinct(job, html)
+    _check_outputs(job, html, [])
     images = [] if watch else _find_images(places, seed if order == "shuffled" else None)
+    _check_outputs(job, html, images if isinstance(images, list) else [])
     kept = "Nothing is kept; with --output FILE, --resume can continue."
     if output:
         kept = f"What is predicted is kept; the same command with --resume completes {output}."
@@ -175,14 +176,18 @@ def predict(
     raise typer.Exit(int(job.summary.skipped > 0 and no_skip_broken))
 
 
-def _check_distinct(job: PredictionJob, html: Path | None) -> None:
-    """Refuse names that would have one file overwrite another."""
+def _check_outputs(job: PredictionJob, html: Path | None, images: Sequence[str]) -> None:
+    """Refuse names that would have one file overwrite another, or an image."""
     own = {job.output.path, job.output.growing, job.checkpoint} if job.output else set()
     written = [path for path in (*own, job.state, html) if path is not None]
     if len({path.resolve() for path in written}) < len(written):
         raise InvalidInputError(
             f"Two outputs would be written to the same file: {', '.join(map(str, written))}. Give --output, --html and "
             "--state names of their own."
+        )
+    if overwritten := {os.path.realpath(path) for path in written} & set(map(os.path.realpath, images)):
+        raise InvalidInputError(
+            f"{min(overwritten)} is one of the images; give --output, --html and --state names of their own."
         )
 
 

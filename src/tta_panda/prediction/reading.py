@@ -135,7 +135,9 @@ def find_classes(
     """
     folders: dict[Path, str] = {}
     found: list[str] = []
-    for root in (place.expanduser() for place in places if place.expanduser().is_dir()):
+    for root in (Path(os.path.expanduser(place)) for place in places):  # unlike Path's, it takes a user that is not
+        if not root.is_dir():
+            continue
         if class_names is None:
             class_folders_here, names_here = named_classes(root)
             folders |= dict(zip(class_folders_here, names_here, strict=False))
