@@ -50,7 +50,9 @@ from .panda import Centering as Centering
 from .panda import Level as Level
 from .panda import Panda as Panda
 from .prediction.predict import Prediction as Prediction
+from .prediction.predict import Predictions as Predictions
 from .prediction.predict import predict as predict
+from .prediction.predict import predict_stream as predict_stream
 from .prediction.reading import PAUSE as PAUSE
 from .reporting.results import MethodComparison as MethodComparison
 from .reporting.results import compare as compare

@@ -50,7 +50,7 @@ def find_images(places: Iterable[str | Path]) -> Found:
     found: dict[str, Path] = {}
     skipped: dict[Path, str] = {}
     for place in places:
-        for path, reason in _look(Path(place).expanduser()):
+        for path, reason in _look(Path(os.path.expanduser(place))):
             if reason is None:
                 found.setdefault(os.path.abspath(path), path)
             else:

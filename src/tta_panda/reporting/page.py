@@ -117,7 +117,9 @@ _PREDICTION_FIELDS = (
 )  # fmt: skip
 
 
-def write_contact_sheet(path: Path, rows: Iterable[Mapping[str, Any]], method: str, model: str) -> Path:
+def write_contact_sheet(
+    path: Path, rows: Iterable[Mapping[str, Any]], method: str, model: str, notes: Sequence[str] = ()
+) -> Path:
     """Write a page of thumbnails and their predictions, from any number of rows with little memory.
 
     Args:
@@ -125,10 +127,12 @@ def write_contact_sheet(path: Path, rows: Iterable[Mapping[str, Any]], method: s
         rows: predictions, each with its `thumbnail` as JPEG in base64, which is empty where there is none.
         method: what predicted.
         model: what it adapted.
+        notes: what the run found, if it is known.
     """
     # Lists, because names of fields would take half of the page.
     entries = ([row[name] for name in _PREDICTION_FIELDS] for row in rows)
-    page = templates().get_template("contact_sheet.html.j2").stream(method=method, model=model, entries=entries)
+    template = templates().get_template("contact_sheet.html.j2")
+    page = template.stream(method=method, model=model, notes=notes, entries=entries)
     page.enable_buffering(64)
     with saving(path) as part:
         page.dump(str(part), encoding="utf-8", errors="backslashreplace")
