@@ -176,7 +176,7 @@ def test_broken_images_can_be_skipped(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_files_are_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("tta_panda.data.cache._CLOCK_TICK", 0)
+    monkeypatch.setattr("tta_panda.data.dataset._CLOCK_TICK", 0)
     tree(tmp_path / "photos")
     (tmp_path / "photos" / "dog" / "1.png").write_bytes(b"")
     files = load_data("folder", root=tmp_path / "photos")

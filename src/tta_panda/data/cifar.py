@@ -1,18 +1,17 @@
 """CIFAR-10 and CIFAR-100, and their corrupted forms as published: `<corruption>.npy` and `labels.npy`.
 
 Clean images are in pickles, and unpickling calls whatever a file asks for. The official files ask for three names of
-numpy, and get stand-ins that do only what an array of unsigned bytes needs: numpy's own would make arrays of forged
-pointers, if a file asked for them.
+numpy, and get stand-ins: numpy's own would make arrays of forged pointers, if a file asked for them.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,10 +197,11 @@ def _read_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray
     array, labels = content[b"data"], content[key]
     if not isinstance(labels, list) or not all(isinstance(label, int) and label.bit_length() < 32 for label in labels):
         raise DataError(f"{path}: expected a list of whole numbers as {key!r}, found {repr(labels)[:40]}.")
-    found = array.pixels.shape if isinstance(array, _Array) else type(array).__name__
-    if not isinstance(array, _Array) or found != (len(labels), 3072):
+    pixels = array.pixels if isinstance(array, _Numpy) else None
+    if pixels is None or pixels.shape != (len(labels), 3072):
+        found = type(array).__name__ if pixels is None else pixels.shape
         raise DataError(f"{path}: expected rows of 3,072 bytes for {len(labels)} labels, found {found}.")
-    images = np.ascontiguousarray(array.pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    images = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     return images, np.array(labels, dtype=np.int64)
 
 
@@ -219,69 +219,49 @@ def _unpickled(path: Path) -> Any:
         raise DataError(f"{path} cannot be read as a pickle ({error}); download it again.") from error
 
 
-class _StandIn:
-    """What a pickle gets for a name: it can be called, but not changed."""
+class _Numpy:
+    """What a pickle gets for one of numpy's names, and for the dtype and the array that it makes of them.
 
-    def __init__(self, name: str, call: Callable[..., object]):
-        self._name, self._call = name, call
+    It does only what an array of unsigned bytes needs. The state of a dtype, byte order and flags, is ignored, so that
+    it cannot become another one. Nothing else can be changed.
+    """
 
-    def __call__(self, *arguments: object) -> object:
-        return self._call(*arguments)
+    def __init__(self, what: str, pixels: NDArray[np.uint8] | None = None):
+        self.what, self.pixels = what, pixels
 
-    def __setstate__(self, state: object) -> NoReturn:
-        # Without this method, a pickle could set the attributes of what it was granted.
-        raise RefusedPickleError(f"it asks for a change of {self._name}")
-
-
-class _UnsignedBytes:
-    """The only dtype. Its state, byte order and flags, is ignored, so it cannot become another dtype."""
+    def __call__(self, *arguments: object) -> _Numpy:
+        match self.what, arguments:
+            case "numpy.dtype", ("u1" | b"u1", *_):  # the official files have the bytes of Python 2
+                return _Numpy("dtype")
+            case "numpy.dtype", (code, *_):
+                raise RefusedPickleError(f"it asks for an array of {_text(code)!r}")
+            case "numpy's _reconstruct", (_Numpy(what="numpy.ndarray"), (0,), _):
+                return _Numpy("array")
+            case "numpy's _reconstruct", (kind, shape, *_):
+                raise RefusedPickleError(f"it asks for an array of kind {kind!r} and shape {shape!r}")
+        raise RefusedPickleError(f"it asks for a call of {self.what}")
 
     def __setstate__(self, state: object) -> None:
-        pass
-
-
-class _Array:
-    """An array: empty when a pickle makes it, filled when its state follows."""
-
-    def __init__(self) -> None:
-        self.pixels: NDArray[np.uint8] = np.empty(0, np.uint8)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _version, shape, dtype, by_columns, content = state
-        if not isinstance(dtype, _UnsignedBytes) or not isinstance(content, bytes):
-            raise RefusedPickleError(f"it asks for an array of {type(content).__name__}")
-        self.pixels = np.frombuffer(content, np.uint8).reshape(shape, order="F" if by_columns else "C")
-
-
-def _call_ndarray(*arguments: object) -> NoReturn:
-    raise RefusedPickleError("it asks for a call of numpy.ndarray")
-
-
-_NDARRAY = _StandIn("numpy.ndarray", _call_ndarray)
-
-
-def _reconstruct(kind: object, shape: object, _code: object) -> _Array:
-    if kind is not _NDARRAY or shape != (0,):
-        raise RefusedPickleError(f"it asks for an array of kind {kind!r} and shape {shape!r}")
-    return _Array()
-
-
-def _dtype(code: object, *_align_and_copy: object) -> _UnsignedBytes:
-    if _text(code) != "u1":
-        raise RefusedPickleError(f"it asks for an array of {_text(code)!r}")
-    return _UnsignedBytes()
+        match self.what, state:
+            case "dtype", _:
+                pass
+            case "array", (_, shape, _Numpy(what="dtype"), by_columns, bytes(content)):
+                self.pixels = np.frombuffer(content, np.uint8).reshape(shape, order="F" if by_columns else "C")
+            case "array", (*_, content):
+                raise RefusedPickleError(f"it asks for an array of {type(content).__name__}")
+            case _:
+                raise RefusedPickleError(f"it asks for a change of {self.what}")
 
 
 def _text(item: object) -> object:
-    """The official files were written by Python 2, whose strings arrive as bytes."""
     return item.decode("latin1") if isinstance(item, bytes) else item
 
 
 _ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): _StandIn("numpy's _reconstruct", _reconstruct),
-    ("numpy._core.multiarray", "_reconstruct"): _StandIn("numpy's _reconstruct", _reconstruct),
-    ("numpy", "ndarray"): _NDARRAY,
-    ("numpy", "dtype"): _StandIn("numpy.dtype", _dtype),
+    ("numpy.core.multiarray", "_reconstruct"): _Numpy("numpy's _reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"): _Numpy("numpy's _reconstruct"),
+    ("numpy", "ndarray"): _Numpy("numpy.ndarray"),
+    ("numpy", "dtype"): _Numpy("numpy.dtype"),
 }
 
 

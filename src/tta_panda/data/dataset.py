@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
+import os
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,11 +21,10 @@ import PIL
 from numpy.typing import NDArray
 from PIL import Image
 
-from tta_panda.data.cache import digest, remembered
-from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning
+from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, StoreError, TtaPandaWarning
 from tta_panda.escapes import path_text
 from tta_panda.executors import available_cores
-from tta_panda.files import read_regular
+from tta_panda.files import read_regular, save_file
 from tta_panda.images import AS_SHOWN, Decoding, Framing, fit_picture, read_image
 
 Labels = NDArray[Any]  # (N,) integers
@@ -31,6 +33,7 @@ Indices = NDArray[np.int64]
 _MAX_THREADS = 16  # Pillow and hashlib release the interpreter's lock, so threads are enough
 _FILES_AT_ONCE = 256  # read by one thread
 _SMALL = 32  # pixels a side: large JPEG files are checked in reduced size
+_CLOCK_TICK = 3_000_000_000  # nanoseconds; some file systems keep times in steps of two seconds
 
 
 class Dataset(Protocol):
@@ -135,7 +138,7 @@ class ImageFiles:
 
     def without_broken(self) -> ImageFiles:
         """The images that can be decoded; a warning names the others. All are decoded for it, but only once."""
-        text = remembered([f"broken {self.decoding} Pillow {PIL.__version__}"], self.paths, self._find_broken)
+        text = remember([f"broken {self.decoding} Pillow {PIL.__version__}"], self.paths, self._find_broken)
         broken = {int(index): reason for index, reason in json.loads(text).items()}
         if broken:
             lines = (f"{path_text(self.paths[index])}: {reason}" for index, reason in broken.items())
@@ -150,13 +153,13 @@ class ImageFiles:
 
     def fingerprint(self, folder: Path) -> str:
         """A digest of the class names, and of the names below `folder` and the bytes of the images."""
-        return remembered(["fingerprint", *self.class_names], self.paths, partial(self._digest, folder))
+        return remember(["fingerprint", *self.class_names], self.paths, partial(self._digest, folder))
 
     def _digest(self, folder: Path) -> str:
         parts = [self.paths[first : first + _FILES_AT_ONCE] for first in range(0, len(self), _FILES_AT_ONCE)]
         with reading_threads() as pool:
             lines = itertools.chain.from_iterable(pool.map(partial(_contents, folder), parts))
-            return digest([*self.class_names, *lines])[:12]
+            return _sha256([*self.class_names, *lines])[:12]
 
 
 def _why_broken(path: Path, decoding: Decoding) -> str | None:
@@ -175,6 +178,42 @@ def _contents(folder: Path, paths: Sequence[Path]) -> list[str]:
 
 def reading_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(_MAX_THREADS, available_cores()))
+
+
+def remember(what: Sequence[str], paths: Sequence[Path], compute: Callable[[], str]) -> str:
+    """The text that `compute` makes of some files, computed again only when one of them has changed.
+
+    It is kept in the user's cache folder, in a file named after a digest of path, size, times and inode of all the
+    files, and of `what`, which tells it from other texts about them. A missing, damaged or read-only cache costs time
+    only.
+    """
+    now = time.time_ns()
+    states = [os.stat(path) for path in paths]
+    # The times of a folder are not enough: they miss files that are written in place.
+    keys = (f"{s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino}" for s in states)
+    cached = _cache_folder() / _sha256([*what, *map(str, paths), *keys])
+    with contextlib.suppress(OSError, ValueError):
+        text, _, check = read_regular(cached).decode().rpartition("\n")
+        if check == _sha256([text]):
+            return text
+    text = compute()
+    # A file that has just been written could be written again within the same tick of the file system's clock.
+    if max((max(s.st_mtime_ns, s.st_ctime_ns) for s in states), default=0) < now - _CLOCK_TICK:
+        with contextlib.suppress(StoreError):
+            save_file(cached, f"{text}\n{_sha256([text])}")
+    return text
+
+
+def _sha256(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _cache_folder() -> Path:
+    """Beside the caches of torch and huggingface_hub, on every system."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tta-panda" / "files"
+    except RuntimeError:  # a user without a home directory: nothing can be kept
+        return Path(os.devnull)
 
 
 def _check_labels(labels: Labels, images: int, class_names: Sequence[str]) -> None:
