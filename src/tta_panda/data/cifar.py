@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.dataset import ImageDataset
 from tta_panda.data.source import Archive, DataSource, Finding, Status, file_md5, published_classes
 from tta_panda.errors import DataError
-from tta_panda.files import read_regular
+from tta_panda.files import expand, read_regular
 from tta_panda.pickles import RefusedPickleError, RestrictedUnpickler
 
 SEVERITIES = 5
@@ -88,7 +89,7 @@ class Cifar(DataSource):
     ) -> str | None:
         """The settings of files that were made here; None for published files, which the name identifies."""
         if root is not None and corruption != CLEAN:
-            for folder in (root.expanduser(), root.expanduser() / self.folder):
+            for folder in (expand(root), expand(root) / self.folder):
                 if note := read_note(folder / f"{corruption}.npy"):
                     textures = f", {note['textures']} textures" if "textures" in note else ""
                     return f"{_MADE} {note.get('seed')}{textures}"
@@ -192,11 +193,16 @@ def _read_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray
     content = _unpickled(path)
     key = label_key.encode()
     if not isinstance(content, dict) or b"data" not in content or key not in content:
-        keys = sorted(str(k) for k in content) if isinstance(content, dict) else type(content).__name__
-        raise DataError(f"{path} is not the test pickle of CIFAR: expected 'data' and {key!r}, found {keys}.")
+        names = [name for name in content if isinstance(name, str | bytes)] if isinstance(content, dict) else None
+        raise DataError(
+            f"{path} is not the test pickle of CIFAR: expected 'data' and {key!r}, "
+            f"found {type(content).__name__ if names is None else reprlib.repr(names)}."
+        )
     array, labels = content[b"data"], content[key]
     if not isinstance(labels, list) or not all(isinstance(label, int) and label.bit_length() < 32 for label in labels):
-        raise DataError(f"{path}: expected a list of whole numbers as {key!r}, found {repr(labels)[:40]}.")
+        kinds = sorted({type(label).__name__ for label in labels}) if isinstance(labels, list) else []
+        found = f"{type(labels).__name__}{' of ' if kinds else ''}{', '.join(kinds)}"
+        raise DataError(f"{path}: expected a list of whole numbers below 2**31 as {key!r}, found {found}.")
     pixels = array.pixels if isinstance(array, _Numpy) else None
     if pixels is None or pixels.shape != (len(labels), 3072):
         found = type(array).__name__ if pixels is None else pixels.shape
@@ -234,11 +240,11 @@ class _Numpy:
             case "numpy.dtype", ("u1" | b"u1", *_):  # the official files have the bytes of Python 2
                 return _Numpy("dtype")
             case "numpy.dtype", (code, *_):
-                raise RefusedPickleError(f"it asks for an array of {_text(code)!r}")
+                raise RefusedPickleError(f"it asks for an array of {_short(code)}")
             case "numpy's _reconstruct", (_Numpy(what="numpy.ndarray"), (0,), _):
                 return _Numpy("array")
             case "numpy's _reconstruct", (kind, shape, *_):
-                raise RefusedPickleError(f"it asks for an array of kind {kind!r} and shape {shape!r}")
+                raise RefusedPickleError(f"it asks for an array of kind {_short(kind)} and shape {_short(shape)}")
         raise RefusedPickleError(f"it asks for a call of {self.what}")
 
     def __setstate__(self, state: object) -> None:
@@ -253,8 +259,9 @@ class _Numpy:
                 raise RefusedPickleError(f"it asks for a change of {self.what}")
 
 
-def _text(item: object) -> object:
-    return item.decode("latin1") if isinstance(item, bytes) else item
+def _short(item: object) -> str:
+    """For messages: a pickle can make a tuple whose whole text never ends."""
+    return reprlib.repr(item.decode("latin1") if isinstance(item, bytes) else item)
 
 
 _ALLOWED = {

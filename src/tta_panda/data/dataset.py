@@ -188,7 +188,10 @@ def remember(what: Sequence[str], paths: Sequence[Path], compute: Callable[[], s
     only.
     """
     now = time.time_ns()
-    states = [os.stat(path) for path in paths]
+    try:
+        states = [os.stat(path) for path in paths]
+    except OSError:  # a file has vanished, which `compute` explains
+        return compute()
     # The times of a folder are not enough: they miss files that are written in place.
     keys = (f"{s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino}" for s in states)
     cached = _cache_folder() / _sha256([*what, *map(str, paths), *keys])
@@ -218,6 +221,8 @@ def _cache_folder() -> Path:
 
 def _check_labels(labels: Labels, images: int, class_names: Sequence[str]) -> None:
     """Raise `DataError` unless every image has a label, and every label a class."""
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise DataError(f"Labels must be whole numbers, found {labels.dtype}; convert them with labels.astype(int).")
     if labels.shape != (images,):
         raise DataError(f"{images} images need as many labels, found the shape {labels.shape}.")
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(class_names):

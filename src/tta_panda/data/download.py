@@ -65,7 +65,7 @@ def download(
             continue
         with locked(root):
             path = root / archive.file
-            if not path.exists() or file_md5(path) != archive.md5:
+            if not path.is_file() or file_md5(path) != archive.md5:
                 announce(f"Fetching {archive.file} ({archive.gigabytes:g} GB) into {root}")
                 url = f"{mirror.rstrip('/')}/{archive.file}" if mirror else archive.url
                 _fetch(url, archive, path, functools.partial(progress, f"fetching {archive.file}"))
@@ -103,6 +103,8 @@ def _refuse_made_files(name: str, folder: Path, archive: Archive) -> None:
 def _fetch(url: str, archive: Archive, target: Path, progress: Progress) -> None:
     """Fetch a file as `<file>.part`, which a later call resumes, and rename it when it is complete."""
     part = target.with_name(f"{target.name}.part")
+    if not part.is_file():
+        part.unlink(missing_ok=True)  # a pipe would never end
     complete = False
     while not complete:
         before = _bytes_in(part)

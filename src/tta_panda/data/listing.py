@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from tta_panda.errors import DataError
 from tta_panda.escapes import path_text
-from tta_panda.files import read_regular
+from tta_panda.files import expand, read_regular
 
 SUFFIXES = frozenset(
     {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
@@ -50,7 +50,7 @@ def find_images(places: Iterable[str | Path]) -> Found:
     found: dict[str, Path] = {}
     skipped: dict[Path, str] = {}
     for place in places:
-        for path, reason in _look(Path(place).expanduser()):
+        for path, reason in _look(expand(place)):
             if reason is None:
                 found.setdefault(os.path.abspath(path), path)
             else:
