@@ -15,10 +15,10 @@ def _refuse_bytearray(_unpickler: object) -> None:
     raise RefusedPickleError("it asks for a bytearray")
 
 
-def _checking(opcode: bytes, hashed: Callable[[list[Any]], list[Any]]) -> Callable[[pickle._Unpickler], None]:
+def _checking(opcode: bytes, hashed: Callable[[list[Any]], list[Any]]) -> Callable[[Any], None]:
     """An opcode that refuses to hash tuples: a few bytes make one of nested parts whose hash takes forever."""
 
-    def load(unpickler: pickle._Unpickler) -> None:
+    def load(unpickler: Any) -> None:
         if any(isinstance(item, tuple | frozenset) for item in hashed(unpickler.stack)):
             raise RefusedPickleError("it asks for a key of several parts")
         pickle._Unpickler.dispatch[opcode[0]](unpickler)

@@ -205,7 +205,7 @@ def _read_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray
         raise DataError(f"{path}: expected a list of whole numbers below 2**31 as {key!r}, found {found}.")
     pixels = array.pixels if isinstance(array, _Numpy) else None
     if pixels is None or pixels.shape != (len(labels), 3072):
-        found = type(array).__name__ if pixels is None else pixels.shape
+        found = type(array).__name__ if pixels is None else str(pixels.shape)
         raise DataError(f"{path}: expected rows of 3,072 bytes for {len(labels)} labels, found {found}.")
     images = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     return images, np.array(labels, dtype=np.int64)
@@ -247,7 +247,7 @@ class _Numpy:
                 raise RefusedPickleError(f"it asks for an array of kind {_short(kind)} and shape {_short(shape)}")
         raise RefusedPickleError(f"it asks for a call of {self.what}")
 
-    def __setstate__(self, state: object) -> None:
+    def __setstate__(self, state: Any) -> None:
         match self.what, state:
             case "dtype", _:
                 pass

@@ -9,12 +9,13 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import PIL
@@ -36,26 +37,34 @@ _SMALL = 32  # pixels a side: large JPEG files are checked in reduced size
 _CLOCK_TICK = 3_000_000_000  # nanoseconds; some file systems keep times in steps of two seconds
 
 
-class Dataset(Protocol):
-    """N images of one domain (one corruption at one severity, or none), read on demand."""
+class Dataset(ABC):
+    """N images of one domain (one corruption at one severity, or none) with their labels, read on demand."""
 
-    @property
-    def labels(self) -> Labels: ...
+    labels: Labels
+    class_names: tuple[str, ...]
 
-    @property
-    def class_names(self) -> tuple[str, ...]: ...
-
-    def __len__(self) -> int: ...
-
+    @abstractmethod
     def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
         """Images (B, H, W, 3); with `fit`, each resized and cropped by Pillow. Images of several sizes need `fit`."""
 
+    @abstractmethod
     def head(self, limit: int | None) -> Self:
         """At most `limit` images, always the same ones; None for all."""
 
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        """One image and its label, as torchvision's data sets give them."""
+        place = range(len(self))[index]  # an `IndexError` beyond the end
+        return Image.fromarray(self.images_at(np.array([place]))[0]), int(self.labels[place])
+
+    def __iter__(self) -> Iterator[tuple[Image.Image, int]]:
+        return (self[index] for index in range(len(self)))
+
 
 @dataclass(frozen=True)
-class ImageDataset:
+class ImageDataset(Dataset):
     """Labelled images of one size, as an array in memory or memory-mapped."""
 
     images: NDArray[np.uint8]  # (N, H, W, 3)
@@ -67,9 +76,6 @@ class ImageDataset:
             found = f"{self.images.dtype} {self.images.shape}"
             raise DataError(f"Images must be a uint8 array of shape (N, H, W, 3), found {found}.")
         _check_labels(self.labels, len(self.images), self.class_names)
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
         images = np.ascontiguousarray(self.images[indices])
@@ -83,7 +89,7 @@ class ImageDataset:
 
 
 @dataclass(frozen=True)
-class ImageFiles:
+class ImageFiles(Dataset):
     """Images of any size in files, decoded by several threads. Only paths and labels are held in memory."""
 
     paths: tuple[Path, ...]
@@ -93,9 +99,6 @@ class ImageFiles:
 
     def __post_init__(self) -> None:
         _check_labels(self.labels, len(self.paths), self.class_names)
-
-    def __len__(self) -> int:
-        return len(self.paths)
 
     def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
         read = partial(read_image, fit=fit, decoding=self.decoding)

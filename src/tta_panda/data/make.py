@@ -28,7 +28,7 @@ from PIL import Image, ImageDraw, ImageFont
 from tta_panda import __version__
 from tta_panda.data import CLEAN, DATASETS
 from tta_panda.data.cifar import LABELS, SEVERITIES, Cifar, note_path, open_array, read_note
-from tta_panda.data.corruptions import corrupt, corrupt_batch, expand_corruptions, image_rng
+from tta_panda.data.corruptions import corrupt_batch, corrupt_image, expand_corruptions, image_rng
 from tta_panda.data.corruptions.frost import FrostTextures, load_frost_textures
 from tta_panda.data.corruptions.severity import PARAMETER_SETS
 from tta_panda.data.folders import CLASS_LIST
@@ -295,7 +295,7 @@ def _corrupt_file(
                 else:
                     # Each path has its own random numbers, so adding images does not change the others.
                     rng = image_rng(settings.seed, name, severity, zlib.crc32(os.fsencode(relative)))
-                    _save(part, Image.fromarray(corrupt(image, name, severity, rng=rng, **settings.how)))
+                    _save(part, Image.fromarray(corrupt_image(image, name, severity, rng=rng, **settings.how)))
                 os.utime(part, ns=(changed, changed))
     except BrokenImageError as error:
         return error.reason
@@ -358,7 +358,7 @@ def draw_sheet(
     for row, name in enumerate(corruptions):
         top = _TOP + row * step_y
         pen.text((6, top + step_y // 2 - 9), name.replace("_", " "), _INK, font)
-        made = [corrupt(image, name, level, rng=image_rng(seed, name, level, 0), **how) for level in severities]
+        made = [corrupt_image(image, name, level, rng=image_rng(seed, name, level, 0), **how) for level in severities]
         for column, tile in enumerate([image, *made]):
             enlarged = Image.fromarray(tile).resize((zoom * width, zoom * height), Image.Resampling.NEAREST)
             sheet.paste(enlarged, (_LEFT + column * step_x, top))
