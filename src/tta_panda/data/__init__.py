@@ -30,6 +30,11 @@ DATASETS: Registry[DataSource] = Registry(
         "cifar10": "tta_panda.data.cifar:CIFAR10",
         "cifar100": "tta_panda.data.cifar:CIFAR100",
         "imagenet": "tta_panda.data.folders:IMAGENET",
+        "cifar10.1": "tta_panda.data.cifar:CIFAR10_1",
+        "imagenet-a": "tta_panda.data.folders:IMAGENET_A",
+        "imagenet-r": "tta_panda.data.folders:IMAGENET_R",
+        "imagenet-sketch": "tta_panda.data.folders:IMAGENET_SKETCH",
+        "imagenet-v2": "tta_panda.data.folders:IMAGENET_V2",
         "folder": "tta_panda.data.folders:FOLDER",
     },
 )

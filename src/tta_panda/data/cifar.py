@@ -137,6 +137,38 @@ class Cifar(DataSource):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class CifarArrays(DataSource):
+    """Clean test images in one `.npy` file, with their labels in another, in `folder` or in the root."""
+
+    classes: str  # list in `class_names`
+    folder: str
+    images: str
+    labels: str
+
+    def load(self, root: Path | None, corruption: str, severity: int) -> ImageDataset:
+        self.check_is_clean(corruption)
+        folder = self._find(self.required_root(root))
+        if not (folder / self.images).is_file():
+            raise DataError(f"There is no {folder / self.images}. Expected {self.layout}, as published.")
+        images, labels = open_array(folder / self.images), open_array(folder / self.labels)
+        return ImageDataset(images, labels, tuple(published_classes(self.classes)))
+
+    def check(self, root: Path) -> Iterator[Finding]:
+        folder = self._find(root)
+        if (folder / self.images).exists() or (folder / self.labels).exists():
+            yield self.check_path(folder / self.labels, lambda path: self._check_shape(path, ()))
+            yield self.check_path(folder / self.images, lambda path: self._check_shape(path, (32, 32, 3)))
+
+    def _check_shape(self, path: Path, of_one: tuple[int, ...]) -> tuple[Status, str]:
+        assert self.size is not None
+        found, expected = open_array(path).shape, (self.size[0], *of_one)
+        return ("ok", f"{self.size[0]:,} rows") if found == expected else ("damaged", f"{found}, expected {expected}")
+
+    def _find(self, root: Path) -> Path:
+        return root / self.folder if (root / self.folder / self.images).exists() else root
+
+
 def _check_images(path: Path) -> tuple[Status, str]:
     """Check shape, type and length; md5 sums of the single files are not published."""
     array, note = open_array(path), read_note(path)
@@ -315,6 +347,17 @@ CIFAR100 = _clean(
     "fine_labels",
     md5="f0ef6b0ae62326f3e7ffdfab6717acfc",
     archive_md5="eb9058c3a382ffc7106e4002c42a8d85",
+)
+CIFAR10_1 = CifarArrays(
+    name="cifar10.1",
+    about="CIFAR-10.1 v6: 2,000 new test images of CIFAR-10's classes.",
+    layout="cifar10.1_v6_data.npy and cifar10.1_v6_labels.npy",
+    domains=(CLEAN,),
+    size=(2_000, 10),
+    classes="cifar10",
+    folder="CIFAR-10.1",
+    images="cifar10.1_v6_data.npy",
+    labels="cifar10.1_v6_labels.npy",
 )
 CIFAR10_C = _corrupted(CIFAR10, "CIFAR-10-C", 2535967, "56bf5dcef84df0e2308c6dcbcbbd8499")
 CIFAR100_C = _corrupted(CIFAR100, "CIFAR-100-C", 3555552, "11f0ed0f1191edbf9fa23466ae6021d3")

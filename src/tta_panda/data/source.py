@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
-from tta_panda.data import CLEAN
+from tta_panda.data import CLEAN, DATASETS
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.errors import DataError
 from tta_panda.files import expand, open_regular
@@ -110,10 +110,8 @@ class DataSource(ABC):
     def check_is_clean(self, corruption: str) -> None:
         """Raise `DataError` where a corruption of a data set without any is asked for."""
         if corruption != CLEAN and self.domains == (CLEAN,):
-            raise DataError(
-                f"{self.name} holds clean images only, not {corruption}: add --corruption clean, or use --data "
-                f"{self.name}-c."
-            )
+            other = f", or use --data {self.name}-c" if f"{self.name}-c" in DATASETS else ""
+            raise DataError(f"{self.name} holds clean images only, not {corruption}: add --corruption clean{other}.")
 
 
 def parse_classes(lines: Iterable[str]) -> dict[str, str]:
