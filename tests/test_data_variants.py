@@ -87,3 +87,52 @@ def test_folders_that_do_not_fit_are_explained(tmp_path: Path) -> None:
         load_data("imagenet-v2", root=tmp_path)
     with pytest.raises(DataError, match=r"There is no .*cifar10\.1_v6_data\.npy"):
         load_data("cifar10.1", root=tmp_path)
+
+
+SPLIT = {
+    "train": [["Abyssinian_2.jpg", 0, "abyssinian"], ["pug_7.png", 2, "pug"]],
+    "test": [["pug_1.png", 2, "pug"], ["Abyssinian_1.png", 0, "abyssinian"], ["bull_1.png", 1, "american_bulldog"]],
+}
+
+
+def test_splits_of_coop_are_loaded_checked_and_run(tmp_path: Path) -> None:
+    for name in ("pug_1", "Abyssinian_1", "bull_1"):
+        write_image(tmp_path / "images" / f"{name}.png", 20, 30)
+    (tmp_path / "split_zhou_OxfordPets.json").write_text(json.dumps(SPLIT))
+    dataset = load_data("coop", root=tmp_path)
+    assert dataset.class_names == ("abyssinian", "american bulldog", "pug")
+    assert dataset.labels.tolist() == [2, 0, 1]
+    assert isinstance(dataset, ImageFiles) and dataset.paths[1].name == "Abyssinian_1.png"
+    assert [finding[2:] for finding in check_data(tmp_path)] == [("ok", "3 images of 3 classes")]
+    command = ["bench", "--method", "clip", "--data", "coop", "--data-root", str(tmp_path)]
+    result = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "runs"), "--json"])
+    assert result.exit_code == 0, result.output
+    row = json.loads(result.stdout)["rows"][0]
+    assert row["samples"] == 3 and len(row["fingerprint"]) == 12
+    (tmp_path / "images" / "pug_1.png").unlink()
+    with pytest.raises(DataError, match=r"1 of the 3 test images of split_zhou_OxfordPets\.json are not in"):
+        load_data("coop", root=tmp_path)
+    assert check_data(tmp_path)[0].status == "partial"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is not a split of CoOp"),
+        ("[" * 100_000, "is not a split of CoOp"),
+        ("{}", "is not a split of CoOp"),
+        ('{"test": []}', "names no test images"),
+        ('{"test": [["a.png", 1, "cat"]]}', "labels are missing"),
+        ('{"test": [["a.png", 0.5, "cat"]]}', "found the row"),
+        ('{"test": [["a.png", 1e400, "cat"]]}', "found the row"),
+        (json.dumps({"test": [["a" * 300, 0, "cat"]]}), "1 of the 1 test images"),
+        ('{"test": [["../a.png", 0, "cat"]]}', "leads out of the folder"),
+        ('{"test": [["/a.png", 0, "cat"]]}', "leads out of the folder"),
+    ],
+)
+def test_splits_that_are_none_are_explained(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(DataError, match="Expected one split_zhou"):
+        load_data("coop", root=tmp_path)
+    (tmp_path / "split_zhou_Pets.json").write_text(content)
+    with pytest.raises(DataError, match=message):
+        load_data("coop", root=tmp_path)

@@ -35,6 +35,7 @@ DATASETS: Registry[DataSource] = Registry(
         "imagenet-r": "tta_panda.data.folders:IMAGENET_R",
         "imagenet-sketch": "tta_panda.data.folders:IMAGENET_SKETCH",
         "imagenet-v2": "tta_panda.data.folders:IMAGENET_V2",
+        "coop": "tta_panda.data.splits:COOP",
         "folder": "tta_panda.data.folders:FOLDER",
     },
 )
