@@ -90,9 +90,7 @@ def _devices() -> dict[str, str]:
 def _folders() -> dict[str, str]:
     from huggingface_hub import constants
 
-    from tta_panda.models.names import CLIP_CACHE
-
-    folders = {"hub cache": Path(constants.HF_HUB_CACHE), "open_clip cache": CLIP_CACHE.expanduser()}
+    folders = {"hub cache": Path(constants.HF_HUB_CACHE), "open_clip cache": Path("~/.cache/clip").expanduser()}
     return {name: f"{folder} ({_state(folder)})" for name, folder in folders.items()}
 
 
