@@ -1,5 +1,8 @@
 from .data import list_data as list_data
 from .data import load_data as load_data
+from .data.corruptions import corrupt as corrupt
+from .data.corruptions import list_corruptions as list_corruptions
+from .data.order import list_orders as list_orders
 from .data.stream import Stream as Stream
 from .errors import BrokenImageError as BrokenImageError
 from .errors import DataError as DataError
@@ -29,6 +32,7 @@ from .methods.mint import Mint as Mint
 from .methods.model_check import check_model as check_model
 from .methods.mta import MTA as MTA
 from .methods.oga import OGA as OGA
+from .methods.presets import list_presets as list_presets
 from .methods.sar import SAR as SAR
 from .methods.stata import StatA as StatA
 from .methods.state import load_method as load_method
