@@ -130,9 +130,16 @@ class Method(HasOptions, Stateful, ABC):
     def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
         """What a method with these options encodes for one batch, at most: filters may skip images."""
 
-    def classify(self, encoded: Encoded, class_embeddings: Tensor | None = None) -> Tensor:
-        """Debiased logits (B, K) of an encoded batch; methods that adapt the class embeddings pass theirs (K, D)."""
-        return encoded.correction.of_logits(self.classifier.logits(encoded.debiased, class_embeddings))
+    def classify(
+        self, encoded: Encoded, class_embeddings: Tensor | None = None, features: Tensor | None = None
+    ) -> Tensor:
+        """Debiased logits (B, K) of an encoded batch.
+
+        Methods that adapt the class embeddings pass theirs (K, D), and methods that change the debiased features
+        (B, D), or have several of each image, pass these.
+        """
+        logits = self.classifier.logits(encoded.debiased if features is None else features, class_embeddings)
+        return logits if encoded.bias is None else logits + encoded.bias
 
     def _finished(self, logits: Tensor) -> Tensor:
         """What `adapt` returns, checked."""
@@ -247,7 +254,8 @@ class FrozenMethod(Method):
             views = 1 if encoded.views is None or self.features.views is None else encoded.views.shape[1]
             negatives = 0 if self.features.source is None else encoded.negatives
             self.passes.images += len(encoded.features) * views + negatives
-            return self._finished(self._adapt(self.features.correct(encoded, self.class_embeddings)))
+            correction = self.features.decide(encoded, self.class_embeddings)
+            return self._finished(self._adapt(encoded.corrected(correction)))
 
     @abstractmethod
     def _adapt(self, encoded: Encoded) -> Tensor:
