@@ -25,7 +25,7 @@ from tta_panda.state import Stateful
 from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
 
 Encode = Callable[[], Tensor]
-"""An encoder pass that may be made."""
+"""An encoder pass, made when it is called."""
 
 VIEWS_PER_PASS = 128
 """Views are made and encoded this many at a time: all views of a batch would take gigabytes."""
@@ -175,13 +175,13 @@ class Features(Stateful):
 
     @torch.no_grad()
     def encode(self, batch: Batch) -> Encoded:
-        """What methods with a frozen encoder work with, before its correction: it may serve several."""
+        """Encode a batch for frozen methods. It is not corrected yet, so that several of them can share it."""
         batch.negatives = self.draw(batch.images)
         encoded = self.split(encode_images(self.classifier.model, batch.with_negatives), batch.negatives)
         return self.encode_views(encoded, batch)
 
     def split(self, raw: Tensor, negatives: Negatives | None = None) -> Encoded:
-        """What an encoder gave for images and negatives (B+M, D), as embeddings and offset."""
+        """Split raw embeddings of images and negatives (B+M, D) into the images' embeddings and the offset."""
         raw = raw.float()
         embedded = self.classifier.embed(raw)
         if negatives is None:
@@ -220,7 +220,7 @@ class Features(Stateful):
     def encode_views(
         self, encoded: Encoded, batch: Batch, encoding: Callable[[Encode], Tensor] = lambda encode: encode()
     ) -> Encoded:
-        """The same with the views of its images, if any are wanted; `encoding` may know what would come out."""
+        """The same with the views of its images, if any are wanted; `encoding` may look up instead of encoding."""
         views, originals = self.views, batch.originals
         if views is None:
             return encoded

@@ -1,4 +1,4 @@
-"""Saved states of methods: what they belong to, whether a method can go on from one, and their files.
+"""Saved states of methods: what they belong to, whether a method can continue from one, and their files.
 
 A file holds the tensors as safetensors, named by their paths, and all else as JSON beside them: nothing in it can run.
 """
@@ -42,7 +42,7 @@ _PARTS: dict[str, type | tuple[type, ...]] = {
 
 
 def describe(method: Method) -> dict[str, Any]:
-    """What two methods must have in common for one to go on from the other's state, in plain values."""
+    """What two methods must have in common for one to continue from the other's state, in plain values."""
     options = {name: value for name, value in method.options.items() if name not in method.memory_options}
     return {
         "method": type(method).__name__,
@@ -56,7 +56,7 @@ def describe(method: Method) -> dict[str, Any]:
 
 
 def check_state(state: Any, method: Method) -> None:
-    """Refuse a state that the method cannot go on from, and say why."""
+    """Raise `InvalidInputError` if the method cannot continue from this state, and say why."""
     if not isinstance(state, dict) or not isinstance(state.get("made_by"), dict) or "state" not in state:
         raise InvalidInputError(f"This is not what a method's state_dict() returns: {str(state)[:100]}")
     saved, own = state["made_by"], describe(method)
@@ -113,7 +113,7 @@ def read_state(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def load_method(path: str | Path, classifier: Classifier) -> Method:
-    """The method that `method.save(path)` wrote, where it stood.
+    """Load the method that `method.save(path)` wrote, to continue its stream.
 
     Args:
         path: the file.

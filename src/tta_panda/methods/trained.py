@@ -122,9 +122,9 @@ class TrainedMethod(Method):
     adapts_text: ClassVar[bool] = False
     """Whether the text encoder's layers are trained, too."""
     gradient_passes: ClassVar[int] = 1
-    """Passes over a batch with gradient,"""
+    """Passes over a batch with gradient."""
     extra_passes: ClassVar[int] = 0
-    """and without."""
+    """Passes over a batch without gradient."""
 
     lr: NonNegative = 1e-3
     skip_last_blocks: NonNegativeInt | None = 0
