@@ -52,6 +52,7 @@ MINI = {
     "vte": {"views": 10, "keep": 0.3, "augmentation": "augmix"},
     "mta": {"views": 10, "augmentation": "augmix", "neighbours": 0.3, "sharpness": 5.0, "affinity_weight": 4.0},
     "subtta": {"lr": 1e-3, "momentum": 0.1, "rank": 256},
+    "lame": {"affinity": "rbf", "neighbours": 5, "steps": 100},
 }
 
 
