@@ -155,6 +155,14 @@ def test_sar_skips_a_quarter_of_the_blocks_unless_told(tiny_classifier):
     assert len(SAR(tiny_classifier).adapted) == 12  # all of two blocks
 
 
+def test_eta_starts_over_after_the_batches_that_are_asked_for(tiny_classifier, images):
+    method = ETA(tiny_classifier, lr=0.05, margin=1.0, d_margin=1.0, reset_every=2)
+    first, second = method.adapt(images[:8]), method.adapt(images[:8])
+    assert not torch.equal(first, second)
+    assert torch.equal(method.adapt(images[:8]), first) and torch.equal(method.adapt(images[:8]), second)
+    assert method.restarts == 0  # these count divergence
+
+
 # --- Zero -----------------------------------------------------------------------------------------------------------
 
 

@@ -88,6 +88,7 @@ OPTIONS: dict[str, dict[str, dict]] = {
     "tpt": {
         "a-quarter": {"lr": 5e-3, "views": 16, "keep": 0.25},
         "one-view": {"lr": 5e-3, "views": 4, "keep": 0.1},
+        "dispersed": {"lr": 5e-3, "views": 8, "keep": 0.25, "dispersion": 20.0},
     },
     "dmn": {
         "two-slots": {"slots": 2, "alpha": 0.3, "sharpness": 5.5},

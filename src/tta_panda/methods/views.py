@@ -79,6 +79,10 @@ class EpisodicMethod(ViewMethod):
     def logits(self, features: Tensor, tuned: Tensor) -> Tensor:
         """(b, n, K) of features (b, n, D), each image with its own row of `tuned` (b, ...)."""
 
+    def loss(self, features: Tensor, tuned: Tensor, bias: Tensor | float) -> Tensor:
+        """What a step makes smaller, summed over images, from their confident views (b, n, D)."""
+        return marginal_entropy(self.logits(features, tuned) + bias).sum()
+
     def _adapt(self, encoded: Encoded) -> Tensor:
         features = self.view_features(encoded)  # (B, V, D)
         kept = self._confident(features, self.view_logits(encoded))
@@ -103,7 +107,7 @@ class EpisodicMethod(ViewMethod):
             if step and self.selects_anew:
                 kept = self._confident(features, self.logits(features, tuned.detach()) + bias)
             with torch.enable_grad():
-                loss = marginal_entropy(self.logits(kept, tuned) + bias).sum()
+                loss = self.loss(kept, tuned, bias)
             gradient = torch.autograd.grad(loss, tuned)[0]
             broken = (~gradient.flatten(1).sum(dim=1).isfinite()).nonzero()[:, 0]  # images whose step is skipped
             untouched = tuned.detach()[broken]
