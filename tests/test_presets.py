@@ -6,7 +6,7 @@ import pytest
 import torch
 from records import plan, run
 
-from tta_panda import ZeroShotClassifier
+from tta_panda import ZeroShotClassifier, list_presets
 from tta_panda.cli.options import RunOptions
 from tta_panda.errors import UnknownNameError
 from tta_panda.evaluation.plan import plan_methods, plan_runs, plan_streams
@@ -31,6 +31,11 @@ def test_every_preset_sets_options_that_exist_and_builds(preset, tiny_classifier
         assert set(used) == set(default_options(name))
         if name.debias in ("", "panda+level"):
             build_method(name, tiny_classifier, used, seed=0)
+
+
+def test_presets_are_listed_by_wildcard():
+    assert list_presets() == list(PRESETS)
+    assert list_presets("cifar10-c*") == ["cifar10-c", "cifar10-c-mint"]
 
 
 MINI = {

@@ -30,6 +30,7 @@ from .methods.mint import Mint as Mint
 from .methods.model_check import check_model as check_model
 from .methods.mta import MTA as MTA
 from .methods.oga import OGA as OGA
+from .methods.presets import list_presets as list_presets
 from .methods.sar import SAR as SAR
 from .methods.stata import StatA as StatA
 from .methods.state import load_method as load_method
