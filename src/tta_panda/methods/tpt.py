@@ -67,10 +67,10 @@ class TPT(EpisodicMethod):
         return self.classifier.logits(features, self.encode_texts(tuned))
 
     def loss(self, features: Tensor, tuned: Tensor, bias: Tensor | float) -> Tensor:
+        if self.dispersion == 0:
+            return super().loss(features, tuned, bias)
         texts = self.encode_texts(tuned)
         loss = marginal_entropy(self.classifier.logits(features, texts) + bias).sum()
-        if self.dispersion == 0:
-            return loss
         apart: Tensor = (texts - texts.mean(dim=1, keepdim=True)).norm(dim=-1)  # (b, K)
         return loss - self.dispersion * apart.mean(dim=1).sum()
 
