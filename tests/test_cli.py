@@ -73,6 +73,16 @@ def test_help_names_the_commands_and_imports_nothing_heavy():
     assert all(command in done.stdout for command in ("bench", "bench", "report", "ls"))
 
 
+def test_what_is_listed_in_short_needs_no_library_that_takes_seconds_to_import():
+    code = "import sys\nfrom typer.testing import CliRunner\nfrom tta_panda.cli import app\n"
+    code += "for words in ('ls methods', 'ls models', 'ls presets', 'ls experiments', 'ls data', 'doctor'):\n"
+    code += " result = CliRunner().invoke(app, words.split(), catch_exceptions=False)\n"
+    code += " assert result.exit_code == 0 and result.stdout.count('\\n') > 4, words\n"
+    code += "print('heavy:', sorted({'torch', 'open_clip', 'matplotlib', 'transformers'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    assert "heavy: []" in done.stdout, done.stderr
+
+
 COMMANDS = ["predict", "bench", "reproduce", "report", "explore", "ls", "corrupt", "doctor"]
 
 
@@ -287,6 +297,19 @@ def test_the_protocol_and_the_settings_are_in_the_record(succeeded, tmp_path):
 def test_ls_lists_by_kind(succeeded, kind, name):
     assert name in [row["name"] for row in json.loads(succeeded("ls", kind, "--json"))["rows"]]
     assert name in succeeded("ls", kind, f"{name[:2]}*")
+
+
+def test_what_is_listed_of_a_pattern_has_details(succeeded):
+    def listed(*words):
+        return {row["name"]: row for row in json.loads(succeeded("ls", *words, "--json"))["rows"]}
+
+    assert "Wang et al. 2021" in listed("methods")["tent"]["about"] and list(listed("methods")) == [*METHODS]
+    assert list(listed("models")) == list(listed("models", "*"))
+    tent = listed("methods", "tent+*")["tent+panda"]
+    assert tent["per image"] == {"images_with_gradient": 1.1} and tent["options"]["beta"] == "auto"
+    assert listed("presets", "mini")["mini"].keys() == {"name", "method", "options"}
+    assert listed("experiments", "table-main")["table-main"]["runs"] > 100
+    assert "tta-panda ls methods PATTERN" in succeeded("ls", "methods")
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeVar
-
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from tta_panda.escapes import printable
 from tta_panda.reporting.cells import Cell, Metric, Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
 
 S = TypeVar("S")
 LineKind = Literal["line", "curve", "level", "points"]
@@ -141,6 +141,8 @@ _STYLE: Any = {
 
 def draw(figure: Figure) -> list[Drawing]:
     """Draw a figure: one or several narrow drawings, which a page sets side by side or below each other."""
+    import matplotlib
+
     with matplotlib.rc_context(_STYLE):
         if isinstance(figure, LineFigure):
             return [_draw_panel(panel) for panel in figure.panels]
@@ -148,6 +150,8 @@ def draw(figure: Figure) -> list[Drawing]:
 
 
 def _drawing(height: float) -> Drawing:
+    from matplotlib.figure import Figure as Drawing
+
     return Drawing(figsize=(_WIDTH, height), layout="constrained")
 
 
@@ -279,6 +283,8 @@ def to_svg(drawing: Drawing) -> str:
 
 def to_bytes(drawing: Drawing, suffix: str, *, transparent: bool = False) -> bytes:
     """The drawing as a file of one of the `FORMATS`; the same drawing gives the same bytes."""
+    import matplotlib
+
     buffer = io.BytesIO()
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix)
     with matplotlib.rc_context(_STYLE):

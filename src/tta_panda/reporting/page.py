@@ -7,10 +7,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
-from matplotlib.figure import Figure as Drawing
 
 from tta_panda.escapes import printable
 from tta_panda.evaluation.config import RunConfig
@@ -18,6 +17,9 @@ from tta_panda.evaluation.record import RunRecord
 from tta_panda.files import save_file, saving
 from tta_panda.reporting.figures import Figure, draw, to_svg
 from tta_panda.reporting.tables import Table, spread_notes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
 
 
 @dataclass(frozen=True)
