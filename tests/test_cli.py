@@ -193,6 +193,8 @@ def test_bench_prints_tables_and_writes_a_self_contained_report(succeeded, tmp_p
     outside = Outside()
     outside.feed(page)
     assert outside.found == []
+    assert "clip+panda on fog: The negatives look like" in printed  # as many methods share them
+    assert "tent+panda on clean: " in printed
     rows = json.loads(succeeded(*arguments, "--json"))["rows"]
     assert len(rows) == 12
     assert {row["method"] for row in rows} == {"clip", "clip+panda", "tent", "tent+panda"}

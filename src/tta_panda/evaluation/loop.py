@@ -124,6 +124,7 @@ class Evaluation:
             class_names=list(self.method.classifier.class_names),
             domains={name: Measurement.of(part) for (kind, name), part in self.parts.items() if kind == "domain"},
             tenths=[Measurement.of(part, by_class=False) for (kind, _), part in self.parts.items() if kind == "tenth"],
+            explanation=self.method.explain(),
             restarts=self.method.restarts - restarts,
             skipped_steps=self.method.skipped_steps - skipped_steps,
             passes={kind: getattr(passes, kind) / max(1, passes.batches) for kind in get_args(Encoded)},

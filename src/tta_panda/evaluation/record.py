@@ -19,7 +19,7 @@ from tta_panda.executors import as_worker_error
 Encoded = Literal["images", "images_with_gradient", "texts", "texts_with_gradient"]
 """Kinds of encoder passes; those with a gradient cost about three times as much."""
 
-SCHEMA: Literal[1] = 1
+SCHEMA: Literal[2] = 2
 """Number of the format of records. Raise it with every change of a field: other numbers are refused."""
 
 
@@ -96,6 +96,8 @@ class EvaluationResult(Measurement):
     """Encoder passes (shared ones in full, and those from a cache as long as they took when they were made) and the
     method's own work."""
     images_per_second: float
+    explanation: str = ""
+    """What debiases the method says of the stream at its end: the bias, and what was subtracted or why nothing was."""
     peak_memory: int | None = None
     """Bytes: of tensors on a GPU, else of the process, including what it shared with other runs."""
 
@@ -111,7 +113,7 @@ class EvaluationResult(Measurement):
 class RunRecord(EvaluationResult):
     """The result of a run, with everything that decided it."""
 
-    schema_number: Literal[1]
+    schema_number: Literal[2]
     version: str = __version__
     """Of the package that wrote it."""
     config: RunConfig
@@ -126,7 +128,9 @@ class RunRecord(EvaluationResult):
 
     def rows(self) -> list[dict[str, Any]]:
         """The record as rows of a table, one for each corruption, without what it has for each class and tenth."""
-        whole = self.model_dump(exclude={"config", "domains", "passes", "tenths", "class_names", *_BY_CLASS})
+        whole = self.model_dump(
+            exclude={"config", "domains", "passes", "tenths", "class_names", "explanation", *_BY_CLASS}
+        )
         return [
             {
                 **asdict(self.config.stream),
@@ -146,7 +150,7 @@ class FailedRun(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_number: Literal[1] = SCHEMA
+    schema_number: Literal[2] = SCHEMA
     config: RunConfig
     status: Literal["unavailable", "unreadable", "diverged", "failed"]
     """The model cannot serve the method; the data cannot be read; predictions became NaN or infinite; or any other
