@@ -285,6 +285,32 @@ def test_the_protocol_and_the_settings_are_in_the_record(succeeded, tmp_path):
     assert row["images"] == row["images_with_gradient"] == 22  # twenty images, two negatives, and both again
 
 
+def test_options_come_from_a_file_and_the_command_line_counts_more(succeeded, tta_panda, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "data: glyphs-val-c\nmethod: [clip, tent]\ncorruption: [fog]\nbatch_size: 20\nlimit: 40\nseed: 1\n"
+        "set: {beta: 0.3, lr: 1e-3}\nimage_list: null\njson: true\n"
+    )
+    rows = json.loads(succeeded("bench", "--config", path, "-o", tmp_path, "--method", "tent"))["rows"]
+    assert [row["method"] for row in rows] == ["tent", "tent+panda"]
+    assert {(row["corruption"], row["seed"], row["samples"], row["batch_size"]) for row in rows} == {("fog", 1, 40, 20)}
+    assert (rows[1]["options"]["beta"], rows[1]["options"]["lr"]) == (0.3, 1e-3)
+    for text, message in {
+        "methd: clip": "Unknown option in run.yaml 'methd'. Did you mean 'method'",
+        "- clip": "a value for each option",
+        "a: b: c": "Cannot read the configuration run.yaml",
+        "limit: many": "Invalid value for '--limit'",
+    }.items():
+        path.write_text(text)
+        outcome = tta_panda("bench", "--config", "run.yaml")
+        assert outcome.code in (1, 2) and message in outcome.stderr and "Traceback" not in outcome.stderr
+    assert "Cannot read" in tta_panda("bench", "--config", "absent.yaml").stderr
+
+
+def test_shells_can_complete(succeeded):
+    assert "--install-completion" in succeeded("--help")
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
