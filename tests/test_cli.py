@@ -307,6 +307,16 @@ def test_options_come_from_a_file_and_the_command_line_counts_more(succeeded, tt
     assert "Cannot read" in tta_panda("bench", "--config", "absent.yaml").stderr
 
 
+def test_a_command_that_cannot_start_shows_no_progress(tta_panda, monkeypatch, tmp_path):
+    started = []
+    monkeypatch.setattr("rich.progress.Progress.start", lambda self: started.append(self))
+    (tmp_path / "broken.pt").write_text("no weights")
+    arguments = ["bench", "--method", "clip", *SMALL, "--corruption", "fog", "-o", tmp_path / "runs"]
+    outcome = tta_panda(*arguments, "--model", f"ViT-B-32:{tmp_path / 'broken.pt'}")
+    assert outcome.code == 1 and "broken.pt" in outcome.stderr and not started
+    assert tta_panda(*arguments).code == 0 and started
+
+
 def test_shells_can_complete(succeeded):
     assert "--install-completion" in succeeded("--help")
 

@@ -54,24 +54,16 @@ class Measurement(BaseModel):
     @classmethod
     def of(cls, metrics: StreamMetrics, *, by_class: bool = True) -> Measurement:
         recalls = metrics.recalls
-        measured = Measurement(
-            samples=metrics.samples,
-            accuracy=metrics.accuracy,
-            accuracy_stderr=metrics.accuracy_stderr,
-            bias=metrics.bias,
-            ece=metrics.ece,
-            nll=metrics.nll,
-            nll_stderr=metrics.nll_stderr,
-            recall_sd=float(recalls.std()),
-            recall_min=float(recalls.min()),
-            recall_max=float(recalls.max()),
-            mean_beta=metrics.mean_beta,
-            mean_gamma=metrics.mean_gamma,
-        )
-        if not by_class:
-            return measured
-        lists = (metrics.predicted, metrics.labels, metrics.mean_probabilities)
-        return measured.model_copy(update=dict(zip(_BY_CLASS, (each.tolist() for each in lists), strict=True)))
+        measured = {
+            name: getattr(metrics, name)
+            for name in ("samples", "accuracy", "accuracy_stderr", "bias", "ece", "nll", "nll_stderr")
+        }
+        measured |= {"recall_sd": recalls.std(), "recall_min": recalls.min(), "recall_max": recalls.max()}
+        measured |= {"mean_beta": metrics.mean_strength("beta"), "mean_gamma": metrics.mean_strength("gamma")}
+        if by_class:
+            lists = (metrics.predicted, metrics.labels, metrics.mean_probabilities)
+            measured |= zip(_BY_CLASS, (each.tolist() for each in lists), strict=True)
+        return Measurement(**measured)
 
 
 _BY_CLASS = ("predicted_counts", "label_counts", "mean_probabilities")
