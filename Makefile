@@ -13,10 +13,11 @@ test: .venv/.installed-for-tests  ## run all tests, and measure which lines of s
 test-faults: .venv/.installed-for-tests  ## slow tests; kill, interrupt and starve commands: plan for more than half an hour
 	$(BIN)/python -m pytest -m 'faults or slow'
 
-lint: .venv/.installed-for-tests  ## check style and types
+lint: .venv/.installed-for-tests  ## check style, types and spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
 
 docs: .venv/.installed-for-docs  ## build the documentation site: docs/_build/html/index.html
 	$(BIN)/python -m sphinx -n -W --keep-going -d docs/_build/doctrees docs docs/_build/html

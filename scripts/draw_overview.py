@@ -1,27 +1,57 @@
-"""Draw the picture of the README: a corrupted batch, its negatives, and what the offset does to the predictions.
+"""Draw the picture of the README: corrupted photographs, their negatives, and what the offset does to the predictions.
 
-python scripts/draw_overview.py docs/images/overview.png
+pip install scikit-image "tta-panda[lite]"   # five photographs that anyone may use, and a model that reads them
+python scripts/draw_overview.py docs/images/overview.jpg
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from importlib.resources import files
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor
 
-from tta_panda import CLIP, Panda, Stream, ZeroShotClassifier, load_data, load_model
+from tta_panda import CLIP, Panda, load_model
+from tta_panda.data.corruptions import corrupt_batch
+from tta_panda.models import make_classifier
 from tta_panda.reporting.figures import PANDA_COLOUR, PLAIN_COLOUR, REFERENCE_COLOUR
 
-DATA, CORRUPTION = "glyphs-val-c", "gaussian_noise"
+PHOTOGRAPHS = {
+    "chelsea.png": "tiger cat",
+    "coffee.png": "espresso",
+    "rocket.jpg": "missile",
+    "motorcycle_left.png": "moped",
+    "camera.png": "tripod",
+}
+ABSENT = ["bubble", "jellyfish", "maze", "wall clock", "lampshade"]
+CROPS, SIDE, CORRUPTION = 20, 224, "gaussian_noise"
+
+
+def crop_photographs(names: Sequence[str]) -> tuple[np.ndarray, Tensor]:
+    """Random square crops (N, H, W, 3) of each photograph in random order, and their classes (N,)."""
+    rng = np.random.default_rng(0)
+    crops = []
+    for file, name in PHOTOGRAPHS.items():
+        with (files("skimage") / "data" / file).open("rb") as stream:
+            photograph = Image.open(stream).convert("RGB")
+        for _ in range(CROPS):
+            side = rng.uniform(0.6, 1.0) * min(photograph.size)
+            left, top = (rng.uniform(0, length - side) for length in photograph.size)
+            crop = photograph.resize((SIDE, SIDE), Image.Resampling.BICUBIC, (left, top, left + side, top + side))
+            crops.append((np.asarray(crop)[:, :: rng.choice([-1, 1])], names.index(name)))
+    order = rng.permutation(len(crops))
+    return np.stack([crops[i][0] for i in order]), torch.tensor([crops[i][1] for i in order])
 
 
 def show_images(axes: Axes, images: Tensor, columns: int, title: str) -> None:
     """Images (N, 3, H, W) side by side with a thin gap."""
-    padded = torch.nn.functional.pad(images, (1, 1, 1, 1), value=1.0)
+    padded = torch.nn.functional.pad(images, (4, 4, 4, 4), value=1.0)
     rows = [torch.cat(list(row), dim=2) for row in padded.split(columns)]
     axes.imshow(torch.cat(rows, dim=1).permute(1, 2, 0).numpy())
     axes.set_title(title, loc="left")
@@ -29,15 +59,16 @@ def show_images(axes: Axes, images: Tensor, columns: int, title: str) -> None:
 
 
 def main(path: str) -> None:
-    classifier = ZeroShotClassifier(load_model("mini"), load_data(DATA, limit=1).class_names)
-    images, labels = next(iter(Stream(load_data(DATA, CORRUPTION, 5), 100, seed=0)))
+    classifier = make_classifier(load_model("lite0"), [*PHOTOGRAPHS.values(), *ABSENT])
+    photographs, labels = crop_photographs(classifier.class_names)
+    images = torch.from_numpy(corrupt_batch(photographs, CORRUPTION, severity=5, seed=0)).permute(0, 3, 1, 2)
     plain, panda = CLIP(classifier), CLIP(classifier, debias=Panda())
     batch = panda.features.prepare(images)
     encoded = panda.features.encode(batch)
     assert batch.negatives is not None and encoded.offset is not None
     predictions = {
-        "CLIP": (plain.adapt_encoded(encoded).argmax(1), PLAIN_COLOUR),
-        "CLIP + Panda": (panda.adapt_encoded(encoded).argmax(1), PANDA_COLOUR),
+        "plain": (plain.adapt_encoded(encoded).argmax(1), PLAIN_COLOUR),
+        "with Panda": (panda.adapt_encoded(encoded).argmax(1), PANDA_COLOUR),
     }
     pull = (encoded.offset @ classifier.class_embeddings.T)[0].numpy()
 
@@ -45,8 +76,8 @@ def main(path: str) -> None:
     places = np.arange(len(names))
     figure = Figure(figsize=(11, 5.6), layout="constrained")
     grid = figure.add_gridspec(2, 3, width_ratios=[1.25, 0.8, 1.15])
-    show_images(figure.add_subplot(grid[:, 0]), batch.images[:80], 8, f"a batch ({CORRUPTION.replace('_', ' ')})")
-    show_images(figure.add_subplot(grid[:, 1]), batch.negatives.images[:8], 2, "its negatives")
+    show_images(figure.add_subplot(grid[:, 0]), images[:24] / 255, 4, f"a batch ({CORRUPTION.replace('_', ' ')})")
+    show_images(figure.add_subplot(grid[:, 1]), batch.negatives.images[:8].clamp(0, 1), 2, "its negatives")
     top, bottom = figure.add_subplot(grid[0, 2]), figure.add_subplot(grid[1, 2])
     top.bar(places, pull - pull.mean(), color=REFERENCE_COLOUR)
     top.axhline(0, color="black", linewidth=0.6)
@@ -59,12 +90,13 @@ def main(path: str) -> None:
     edges = np.arange(len(names) + 1) - 0.5
     bottom.stairs(occurring, edges, color=REFERENCE_COLOUR, linestyle="--", linewidth=0.8, label="labels")
     bottom.set_title("predictions without and with it subtracted", loc="left", fontsize=10)
-    bottom.legend(frameon=False, fontsize=8)
+    bottom.set_ylim(top=1.25 * bottom.get_ylim()[1])  # room for the legend
+    bottom.legend(frameon=False, fontsize=8, ncols=3, loc="upper right", handlelength=1.2, columnspacing=1.2)
     for axes in (top, bottom):
         axes.set_xticks(places, names, rotation=45, ha="right", fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, pil_kwargs={"quality": 88})
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "docs/images/overview.png")
+    main(sys.argv[1] if len(sys.argv) > 1 else "docs/images/overview.jpg")
