@@ -8,10 +8,10 @@ import open_clip
 import timm
 import torch
 
-from tta_panda.models.adapter import square_side
+from tta_panda.models.base import square_side
 from tta_panda.models.linear import LITE0
-from tta_panda.models.loading import open_clip_silenced
 from tta_panda.models.names import SIZES, SOURCES
+from tta_panda.models.openclip import open_clip_silenced
 
 
 def measure(architecture: str) -> tuple[int | None, int | None]:

@@ -1,24 +1,28 @@
-"""Fixtures: the embedded model, a tiny random one in the shape of the paper's, and small batches of symbols."""
+"""Fixtures: the embedded model, a tiny random one in the shape of the paper's, and small batches of symbols.
+
+What is slow to import is imported where it is used: the process that hands out tests to others needs none of it.
+"""
 
 from __future__ import annotations
 
 import copy
 import functools
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import open_clip
 import pytest
-import torch
-from torch import Tensor
 
-from tta_panda import ZeroShotClassifier, load_data, load_model, methods
-from tta_panda.data.glyphs import VALIDATION_CLASSES, draw_glyphs
-from tta_panda.methods import METHODS
-from tta_panda.models.openclip import OpenClipModel
+if TYPE_CHECKING:
+    import open_clip
+    from torch import Tensor
+
+    from tta_panda import ZeroShotClassifier
+    from tta_panda.models.openclip import OpenClipModel
 
 TINY = {
     "embed_dim": 16,
@@ -27,7 +31,7 @@ TINY = {
     "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 2},
 }
 
-_VIEWS = {"views": 8, "keep": 0.5}
+_VIEWS = {"views": 4, "keep": 0.5}
 TINY_OPTIONS = {
     "eta": {"margin": 1.0, "d_margin": 1.0},
     "sar": {"margin": 1.0, "skip_last_blocks": 0},
@@ -36,7 +40,7 @@ TINY_OPTIONS = {
     "tps": _VIEWS,
     "zero": _VIEWS,
     "vte": _VIEWS,
-    "mta": {"views": 8},
+    "mta": {"views": 4},
 }
 """What suits the tiny model: it has two blocks, and is so unsure that filters would let nothing pass."""
 
@@ -48,6 +52,8 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     """Small tensors lose time to more threads, and results are compared bit by bit."""
+    import torch
+
     torch.set_num_threads(1)
 
 
@@ -66,6 +72,9 @@ def _ray_folder() -> Iterator[None]:
 @pytest.fixture
 def registered() -> Iterator[None]:
     """Undo registrations of methods."""
+    from tta_panda import methods
+    from tta_panda.methods import METHODS
+
     before = dict(METHODS._targets)
     yield
     METHODS._targets.clear()
@@ -75,18 +84,23 @@ def registered() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def mini() -> OpenClipModel:
-    model = load_model("mini")
-    assert isinstance(model, OpenClipModel)
-    return model
+    from tta_panda import load_model
+
+    return load_model("mini")
 
 
 @pytest.fixture(scope="session")
 def mini_classifier(mini: OpenClipModel) -> ZeroShotClassifier:
+    from tta_panda import ZeroShotClassifier
+    from tta_panda.data.glyphs import VALIDATION_CLASSES
+
     return ZeroShotClassifier(mini, VALIDATION_CLASSES)
 
 
 def make_tiny(seed: int = 0) -> OpenClipModel:
     """A CLIP with random weights that are spread enough for its predictions to differ."""
+    from tta_panda.models.openclip import OpenClipModel
+
     model = OpenClipModel(copy.deepcopy(_tiny_clip(seed)), _tokenizer(), name="tiny")
     model.negative_patch_size = 8
     return model
@@ -95,6 +109,9 @@ def make_tiny(seed: int = 0) -> OpenClipModel:
 @functools.cache
 def _tiny_clip(seed: int) -> open_clip.CLIP:
     """Copies take a tenth of the time of new weights."""
+    import open_clip
+    import torch
+
     torch.manual_seed(seed)
     clip = open_clip.CLIP(**TINY)
     open_clip.set_model_preprocess_cfg(
@@ -106,6 +123,8 @@ def _tiny_clip(seed: int) -> open_clip.CLIP:
 @functools.cache
 def _tokenizer() -> open_clip.SimpleTokenizer:
     """It takes longer to make than the model."""
+    import open_clip
+
     return open_clip.SimpleTokenizer(context_length=77)
 
 
@@ -116,18 +135,28 @@ def tiny() -> OpenClipModel:
 
 @pytest.fixture
 def tiny_classifier(tiny: OpenClipModel) -> ZeroShotClassifier:
+    from tta_panda import ZeroShotClassifier
+
     return ZeroShotClassifier(tiny, ["heart", "star", "anchor", "cloud"])
 
 
 @pytest.fixture(scope="session")
 def images() -> Tensor:
     """Forty clean symbols (40, 3, 32, 32), uint8."""
+    import torch
+
+    from tta_panda.data.glyphs import VALIDATION_CLASSES, draw_glyphs
+
     dataset = draw_glyphs(VALIDATION_CLASSES, 4, seed=99)
     return torch.from_numpy(dataset.images.copy()).permute(0, 3, 1, 2)
 
 
 @pytest.fixture(scope="session")
 def foggy() -> Tensor:
+    import torch
+
+    from tta_panda import load_data
+
     dataset = load_data("glyphs-val-c", "fog", limit=60)
     return torch.from_numpy(dataset.images.copy()).permute(0, 3, 1, 2)
 
@@ -135,8 +164,6 @@ def foggy() -> Tensor:
 @pytest.fixture
 def tiny_checkpoint(tiny: OpenClipModel, tmp_path: Path) -> Path:
     """The tiny model as a directory that open_clip would save: configuration and weights."""
-    import json
-
     from safetensors.torch import save_file
 
     directory = tmp_path / "tiny-clip"
@@ -146,6 +173,12 @@ def tiny_checkpoint(tiny: OpenClipModel, tmp_path: Path) -> Path:
     weights = {name: tensor.contiguous() for name, tensor in tiny.clip.state_dict().items()}
     save_file(weights, directory / "open_clip_model.safetensors")
     return directory
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages and exports without drawings, which would take most of the time of a command."""
+    monkeypatch.setattr("tta_panda.reporting.page.draw", lambda _figure: [])
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,9 @@
-"""The pages of the documentation, as tests read them."""
+"""The pages of the documentation and those that commands write, as tests read them."""
 
 from __future__ import annotations
 
 import re
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,3 +31,15 @@ def blocks(page: Path, *languages: str) -> list[Block]:
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
+
+
+def links_outside(page: str) -> list[str]:
+    """What an HTML page would load from elsewhere, or leads to."""
+    found: list[str] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, _tag, attributes):
+            found.extend(value for name, value in attributes if name in ("src", "href") and not value.startswith("#"))
+
+    Reader().feed(page)
+    return found

@@ -57,7 +57,7 @@ def test_methods_that_train_say_what_they_need(model):
 
 
 @installed
-def test_the_backend_is_part_of_a_record(tmp_path):
+def test_the_backend_is_part_of_a_record(tmp_path, undrawn):
     arguments = ["bench", "--method", "clip,tent", "--corruption", "fog", "--limit", "20", "--output", str(tmp_path)]
     result = CliRunner().invoke(app, [*arguments, "--backend", "openvino", "--json"])
     document = json.loads(result.stdout)

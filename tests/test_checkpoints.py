@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import pickle
+import sys
 import tracemalloc
+import types
 import zipfile
 from pathlib import Path
 
@@ -20,8 +22,7 @@ from torch import nn
 
 from tta_panda import load_model
 from tta_panda.errors import ModelLoadError, TtaPandaWarning
-from tta_panda.models.checkpoints import is_torchscript, read_state_dict, read_torchscript, weights_hash
-from tta_panda.models.loading import weights_only
+from tta_panda.models.checkpoints import read_state_dict, weights_hash, weights_only
 
 
 @pytest.fixture
@@ -60,6 +61,17 @@ def test_torch_checkpoints_load(wrap, suffix, architecture, weights, tmp_path):
     torch.save(wrap(weights), tmp_path / f"weights{suffix}")
     model = load_model(f"{architecture}:{tmp_path / f'weights{suffix}'}")
     assert all(torch.equal(value, weights[name]) for name, value in model.clip.state_dict().items())
+
+
+def test_checkpoints_of_old_versions_of_torch_load(architecture, weights, tmp_path):
+    shared = torch.arange(6.0)
+    state = {"transposed": shared.view(2, 3).T, "again": shared, "half": torch.ones(2).half(), "none": torch.empty(0)}
+    for name, content in {"own": weights, "views": {"model": state}}.items():
+        torch.save(content, tmp_path / f"{name}.pt", _use_new_zipfile_serialization=False)
+    model = load_model(f"{architecture}:{tmp_path / 'own.pt'}")
+    assert all(torch.equal(value, weights[name]) for name, value in model.clip.state_dict().items())
+    found = read_state_dict(tmp_path / "views.pt")
+    assert all(torch.equal(found[name], value) and found[name].dtype == value.dtype for name, value in state.items())
 
 
 def test_safetensors_go_before_pickles_in_a_directory(tiny_checkpoint, weights):
@@ -215,14 +227,58 @@ def test_a_pickle_cannot_ask_for_memory(archived, tmp_path):
         read_state_dict(file)
 
 
+def test_tensors_take_no_more_memory_than_their_file(tmp_path):
+    """The first is one record under 6,000 names, the second one number as a large matrix."""
+    record = torch.zeros(1000)
+    torch.save({str(place): record for place in range(6000)}, tmp_path / "repeated.pt")
+    torch.save({"weight": torch.zeros(1).expand(10**6, 10**6)}, tmp_path / "expanded.pt")
+    for name in ("repeated", "expanded"):
+        with pytest.raises(ModelLoadError, match="bytes describe tensors of"):
+            read_state_dict(tmp_path / f"{name}.pt")
+    torch.save({"weight": record}, tmp_path / "cut.pt", _use_new_zipfile_serialization=False)
+    content = (tmp_path / "cut.pt").read_bytes()
+    for size, message in ((len(content) - 4, "ends before its tensors"), (1000, "larger than the file")):
+        (tmp_path / "cut.pt").write_bytes(content[:size])
+        with pytest.raises(ModelLoadError, match=message):
+            read_state_dict(tmp_path / "cut.pt")
+
+
+@pytest.mark.parametrize("cyclic", [False, True], ids=["a module in two places, thirty levels deep", "a cycle"])
+def test_modules_that_contain_each_other_are_refused(cyclic, tmp_path, monkeypatch):
+    program = types.ModuleType("__torch__")
+    program.Module = type("Module", (), {"__module__": "__torch__"})
+    monkeypatch.setitem(sys.modules, "__torch__", program)
+    root = program.Module()
+    root.one = root
+    for _ in range(0 if cyclic else 30):
+        outer = program.Module()
+        outer.one = outer.two = root
+        root = outer
+    with zipfile.ZipFile(tmp_path / "weights.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(root, 2))
+    with pytest.raises(ModelLoadError, match="its modules contain each other"):
+        read_state_dict(tmp_path / "weights.pt")
+
+
+def test_what_is_checked_is_what_is_read(tmp_path, monkeypatch):
+    """Two archives in one file: readers differ in which they see, so one reader does both."""
+    for name in ("first", "second"):
+        torch.save({name: torch.zeros(2)}, tmp_path / f"{name}.pt")
+    both = tmp_path / "both.pt"
+    both.write_bytes(b"".join((tmp_path / f"{name}.pt").read_bytes() for name in ("first", "second")))
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("another reader"))
+    assert read_state_dict(both).keys() == {"second"}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"text_cfg": {"context_length": 10**5}}, r"a network of [\d,]{12,} parameters"),
         ({"vision_cfg": {"width": 8192}}, r"a network of [\d,]{12,} parameters"),
         ({"text_cfg": {"layers": 10**9}}, "a network of 1,000,000,000 layers"),
         ({"vision_cfg": {"image_size": 10**6}}, r"a network of [\d,]{12,} parameters"),
     ],
-    ids=["width", "layers", "image size"],
+    ids=["context", "width", "layers", "image size"],
 )
 def test_a_configuration_takes_no_more_memory_than_its_weights(changes, message, tiny_checkpoint):
     file = tiny_checkpoint / "open_clip_config.json"
@@ -314,7 +370,6 @@ def archive(tmp_path_factory) -> Path:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
 def test_an_openai_archive_loads_without_running_its_program(archive, architecture, tiny, images, monkeypatch):
     monkeypatch.setattr(torch.jit, "load", lambda *_, **__: pytest.fail("ran the program"))
-    assert is_torchscript(archive)
     with pytest.warns(TtaPandaWarning, match="OpenAI's weights: they run with QuickGELU"):
         model = load_model(f"{architecture}:{archive}")
     with torch.no_grad():  # tiny has QuickGELU, the architecture as named has not
@@ -327,11 +382,9 @@ def test_tensors_of_archives_are_those_of_torch(tmp_path):
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.Linear(2, 2).half())).eval()
     network[0].weight = nn.Parameter(network[0].weight.detach().transpose(2, 3))  # strides of its own
     torch.jit.script(network).save(tmp_path / "network.pt")
-    found, expected = read_torchscript(tmp_path / "network.pt"), network.state_dict()
+    found, expected = read_state_dict(tmp_path / "network.pt"), network.state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], value) and found[name].dtype == value.dtype for name, value in expected.items())
-    torch.save(network.state_dict(), tmp_path / "plain.pt")
-    assert not is_torchscript(tmp_path / "plain.pt")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")

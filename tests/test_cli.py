@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,8 +37,8 @@ Run = Callable[..., Outcome]
 
 
 @pytest.fixture
-def tta_panda(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """The command line in this process: exit code and what was printed."""
+def tta_panda(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, undrawn) -> Run:
+    """The command line in this process, without drawings: exit code and what was printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TERM", "dumb")
 
@@ -68,7 +67,7 @@ def test_help_names_the_commands_and_imports_nothing_heavy():
     code = "import sys; sys.argv = ['tta-panda', '--help']\ntry:\n from tta_panda.cli import main; main()\n"
     code += "finally:\n heavy = {'torch', 'numpy', 'open_clip', 'matplotlib', 'pydantic', 'cv2', 'scipy', 'PIL'}\n"
     code += " print('heavy:', sorted(heavy & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
     assert "heavy: []" in done.stdout
     assert all(command in done.stdout for command in ("bench", "bench", "report", "ls"))
 
@@ -169,30 +168,14 @@ def test_a_dry_run_counts_runs_and_images_and_makes_nothing(succeeded, tta_panda
     assert "add --dry-run" in tta_panda("bench", "--throughput", "100").stderr
 
 
-class Outside(HTMLParser):
-    """What a page would load from elsewhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag, attributes):
-        values = dict(attributes)
-        self.found += [values[key] for key in ("src", "href") if key in values and not values[key].startswith("#")]
-
-
-def test_bench_prints_tables_and_writes_a_self_contained_report(succeeded, tmp_path):
+def test_bench_prints_tables_and_writes_a_report(succeeded, tmp_path):
     arguments = ["bench", "--method", "clip,tent", *SMALL, "--corruption", "clean,fog,contrast", "-o", tmp_path]
     printed = succeeded(*arguments)
     for word in ("Accuracy (%)", "Prediction bias (L1)", "tent+panda", "Δ", "weather", "mean of 2", "lower on"):
         assert word in printed
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert page.count("<svg") == 6  # accuracy, bias and histograms for clip and for tent
-    assert "snowman" not in page
-    assert "skull and crossbones" in page
-    outside = Outside()
-    outside.feed(page)
-    assert outside.found == []
+    assert page.count("<figcaption>") == 6  # accuracy, bias and histograms for clip and for tent
+    assert "mean of 2" in page
     assert "clip+panda on fog: The negatives look like" in printed  # as many methods share them
     assert "tent+panda on clean: " in printed
     rows = json.loads(succeeded(*arguments, "--json"))["rows"]
@@ -234,19 +217,8 @@ def test_one_that_diverges_is_named_and_the_others_are_shown(tta_panda, tmp_path
         assert f"To try again, delete {tmp_path}" in outcome.stderr
         assert "clip+panda" in outcome.stdout and outcome.stdout.count("diverged") >= 4  # both tables, both variants
         assert "diverged" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    everything = [
-        "bench",
-        "--method",
-        "tent",
-        *SMALL,
-        "--corruption",
-        "fog",
-        "--set",
-        "lr=1e30",
-        "-o",
-        tmp_path / "all",
-    ]
-    outcome = tta_panda(*everything, "--json")
+    arguments = ["bench", "--method", "tent", *arguments[3:-1], tmp_path / "all"]
+    outcome = tta_panda(*arguments, "--json")
     assert outcome.code == 0
     document = json.loads(outcome.stdout)
     assert {row["status"] for row in document["missing"]} == {"diverged"}
@@ -371,7 +343,7 @@ def test_what_is_listed_of_a_pattern_has_details(succeeded):
         (["bench", "--method", "clip+panda", "--set", "patch_size=64", "--limit", "5"], "at most 32"),
         (["bench", "--method", "clip", "--device", "warp", "--limit", "5"], "warp"),
         (["bench", "--preset", "cifar10"], "Did you mean 'cifar10-c'"),
-        (["bench", "--preset", "cifar10-c", "--model", "mini"], "--data-root"),
+        (["bench", "--preset", "cifar10-c", "--model", "mini", "--workers", "1"], "--data-root"),
         (["bench", "--protocol", "papr"], "Did you mean 'paper'"),
         (["report", "nowhere"], "no folder nowhere"),
         (["ls", "methds"], "Did you mean 'methods'"),
@@ -409,13 +381,7 @@ def test_methods_that_a_model_cannot_serve_are_named_and_the_others_run(tta_pand
     from safetensors.torch import save_file
 
     save_file(timm.create_model("test_vit", num_classes=10).state_dict(), tmp_path / "vit.safetensors")
-    arguments = [
-        "bench",
-        "--method",
-        "clip,tpt,bat",
-        "--model",
-        f"timm:test_vit:{tmp_path / 'vit.safetensors'}",
-    ]
+    arguments = ["bench", "--method", "clip,tpt,bat", "--model", f"timm:test_vit:{tmp_path / 'vit.safetensors'}"]
     arguments += ["--data", "glyphs-val-c", "--corruption", "fog", "--limit", "5", "-o", tmp_path / "runs"]
     outcome = tta_panda(*arguments, "--json")
     assert outcome.code == 0, outcome.stderr

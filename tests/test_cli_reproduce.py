@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from data_files import write_cifar_c, write_clean_cifar
-from test_cli import Outside
 
 from tta_panda.cli import app, main
 from tta_panda.errors import DataError, InvalidInputError
@@ -19,15 +18,12 @@ from tta_panda.evaluation.store import RunStore
 from tta_panda.methods.presets import PRESETS
 from tta_panda.methods.tent import Tent
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 SMALL = ["--limit", "10", "--seed", "0", "--workers", "1"]
 
 
 def reproduce(*arguments: str | Path) -> None:
     app(["reproduce", *map(str, arguments)], standalone_mode=False)
-
-
-def files(folder: Path, suffix: str) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.glob(f"*/*.{suffix}"))}
 
 
 def test_a_dry_run_says_what_runs_and_what_exists(tmp_path, capsys):
@@ -88,18 +84,6 @@ def test_a_stream_of_all_corruptions_from_runs_to_page(tmp_path, capsys):
     assert accuracies["fog"]["value"] == pytest.approx(100 * tent.domains["fog"].accuracy)
     assert betas["snow"]["value"] == pytest.approx(tent.domains["snow"].mean_beta)
     assert "Beyond the paper. tta-panda reproduce fig-continual" in Path(made["report"]).read_text(encoding="utf-8")
-
-
-def test_one_page_holds_everything(tmp_path, capsys):
-    reproduce("fig-evolution", "fig-theorem", *SMALL, "-o", tmp_path)
-    printed = capsys.readouterr().out
-    assert "Chunks of 1 image," in printed and "Report:" in printed
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    outside = Outside()
-    outside.feed(page)
-    assert outside.found == []
-    assert 'href="#fig-evolution"' in page and 'id="fig-evolution"' in page and "aria-sort" in page
-    assert {path.suffix for path in (tmp_path / "fig-evolution").iterdir()} >= {".csv", ".md", ".tex", ".svg", ".pdf"}
 
 
 def test_a_benchmark_on_disk_is_run_with_the_papers_settings(tmp_path, tiny_checkpoint, capsys):

@@ -214,7 +214,7 @@ def test_it_is_a_method_of_the_command_line_of_workers_and_of_reports(own_packag
     paths = [str(own_package), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TERM": "dumb", "COLUMNS": "120"}
     command = [sys.executable, "-c", both]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "strength=0.5" in done.stdout and "balanced+panda" in done.stdout
     assert "balanced+panda" in (tmp_path / "runs" / "report.html").read_text(encoding="utf-8")

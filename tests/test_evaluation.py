@@ -188,13 +188,10 @@ def test_the_same_runs_twice_give_the_same_records(tmp_path):
 
 
 def test_more_processes_give_the_same_records(tmp_path):
-    configs = plan(["clip+panda", "dmn", "tent"], corruptions=["fog", "snow"], limit=20)
-    here = run(configs, tmp_path / "a")
-    apart = run(configs, tmp_path / "b", workers=2)
-    assert {record.config.key for record in apart} == {config.key for config in configs}
-    apart.sort(key=lambda record: configs.index(record.config))
-    here.sort(key=lambda record: configs.index(record.config))
-    for one, other in zip(here, apart, strict=True):
+    configs = plan(["clip+panda", "dmn"], limit=20)  # which share passes: a single task, for one of two processes
+    here, apart = run(configs, tmp_path / "a"), run(configs, tmp_path / "b", workers=2)
+    for config, one, other in zip(configs, here, apart, strict=True):
+        assert one.config == other.config == config
         assert one.accuracy == other.accuracy
         assert one.bias == pytest.approx(other.bias, abs=1e-5)
 

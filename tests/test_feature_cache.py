@@ -192,7 +192,7 @@ def test_seconds_are_those_of_the_passes_when_they_were_made(tmp_path, images, m
     load = FeatureCache.load
     monkeypatch.setattr(FeatureCache, "load", lambda *given: load(*given)._replace(seconds=3600.0))
     [evaluation] = run_stream(methods, [(images[:20], LABELS)], cache=cache)
-    assert 2 * 3600 <= evaluation.seconds < 2 * 3600 + 60  # images and negatives
+    assert 2 * 3600 <= evaluation.seconds < 3 * 3600  # images and negatives
 
 
 @pytest.mark.slow

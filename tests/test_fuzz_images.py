@@ -31,7 +31,7 @@ from tta_panda.images import read_image
 
 resource = pytest.importorskip("resource")
 
-SECONDS = 20  # for one file, on a busy machine
+SECONDS = 20  # of CPU for one file
 MEGABYTES = 1500  # of memory that is used at any time; 89 million pixels of three bytes take 270
 ADDRESSES = 6 << 30  # bytes of address space, some of which the libraries take without using it
 
@@ -121,8 +121,8 @@ def read_mutants(count: int, seed: int = 0) -> dict[str, Any]:
         name, content = sources[index % len(sources)]
         path.write_bytes(mutated(name, content, rng))
         fit = (None, 32, 224)[int(rng.integers(3))]
-        signal.setitimer(signal.ITIMER_REAL, SECONDS)
-        start = time.perf_counter()
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        start = time.process_time()
         try:
             image = read_image(path, fit)
             assert image.ndim == 3 and image.shape[2] == 3 and image.dtype == np.uint8
@@ -130,8 +130,8 @@ def read_mutants(count: int, seed: int = 0) -> dict[str, Any]:
             outcomes["read"] += 1
         except BrokenImageError as error:
             outcomes["too large" if "pixels" in error.reason else "broken"] += 1
-        slowest = max(slowest, time.perf_counter() - start)
-    signal.setitimer(signal.ITIMER_REAL, 0)
+        slowest = max(slowest, time.process_time() - start)
+    signal.setitimer(signal.ITIMER_PROF, 0)
     shutil.rmtree(path.parent)
     return {**outcomes, "slowest in seconds": round(slowest, 2), "megabytes": peak_kilobytes() // 1024}
 
@@ -145,7 +145,7 @@ def peak_kilobytes() -> int:
 
 
 def test_damaged_files_are_read_or_named_broken() -> None:
-    done = subprocess.run([sys.executable, __file__, "150"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, __file__, "150"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert min(report["read"], report["broken"], report["too large"]) >= 10

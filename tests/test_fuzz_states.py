@@ -57,7 +57,7 @@ def test_forged_states_raise_errors_of_this_package_only(name: str, tmp_path: Pa
     tensors = safetensors.torch.load(data)
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     refused = 0
-    for content in forgeries(json.loads(header["__metadata__"]["content"]), 150):
+    for content in forgeries(json.loads(header["__metadata__"]["content"]), 60):
         text = json.dumps(content)
         facts = {"format": _FORMAT, "content": text, "digest": _digest(text, tensors)}
         safetensors.torch.save_file(tensors, forged, facts)
@@ -65,7 +65,7 @@ def test_forged_states_raise_errors_of_this_package_only(name: str, tmp_path: Pa
             load_method(forged, classifier)
         except TtaPandaError:
             refused += 1
-    assert refused > 50
+    assert refused > 20
 
 
 def test_a_state_changes_declared_values_only(images: Tensor) -> None:

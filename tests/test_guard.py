@@ -46,7 +46,7 @@ def test_an_error_while_the_unadapted_model_predicts_leaves_the_adapted_weights(
 def collapsing(tmp_path_factory):
     """Tent with ten times the learning rate on images sorted by class, without and with the guard; and plain CLIP."""
     folder = tmp_path_factory.mktemp("guard")
-    stream = {"corruptions": ["glass_blur"], "order": "correlated:0", "batch_size": 20, "limit": 300}
+    stream = {"corruptions": ["glass_blur"], "order": "correlated:0", "batch_size": 20, "limit": 160}
     [clip] = run(plan(["clip"], **stream), folder)
     [plain] = run(plan(["tent"], settings={"lr": 1e-2}, **stream), folder)
     [guarded] = run(plan(["tent"], settings={"lr": 1e-2, "guard": True}, **stream), folder)

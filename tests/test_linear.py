@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 
 from tta_panda import CLIP, Panda, ZeroShotClassifier, check_model, load_model, make_classifier, wrap_model
 from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning, UnsupportedModelError
-from tta_panda.methods import METHODS
+from tta_panda.methods import METHODS, MethodName
+from tta_panda.methods.factory import default_options
 from tta_panda.models import VisionLanguageModel
 from tta_panda.models.linear import LinearClassifier, LinearHeadModel
 from tta_panda.panda import apply_plan, sample_plan
@@ -68,7 +69,7 @@ def test_the_offset_is_taken_from_the_features_and_the_bias_stays(model, picture
 def test_methods_that_need_no_text_run(model, pictures):
     classifier = make_classifier(model, NAMES)
     for name in METHODS:
-        few = {"views": 2} if name in ("tps", "zero") else {}
+        few = {"views": 2} if "views" in default_options(MethodName(name)) else {}
         if name in ("tpt", "bat"):
             with pytest.raises(UnsupportedModelError, match="text encoder"):
                 METHODS.get(name)(classifier)

@@ -52,7 +52,7 @@ def make(name: str, debias: Debias | None, classifier: ZeroShotClassifier, **mor
 
 
 def stream(images: Tensor) -> list[Tensor]:
-    return [images[:16], images[16:32], images[32:37]]  # the last one is short
+    return [images[:12], images[12:24], images[24:29]]  # the last one is short
 
 
 def parameters_of(method: Method) -> dict[str, Tensor]:
@@ -87,10 +87,11 @@ def test_methods_adapt_reset_and_leave_everything_else_alone(name, debias, tiny_
 @every_method
 def test_the_callers_inference_mode_does_not_matter(name, debias, tiny_classifier, images):
     method = make(name, debias, tiny_classifier)
-    expected = [method.adapt(batch) for batch in stream(images)[1:]]
+    batches = images[:10].split(6)
+    expected = [method.adapt(batch) for batch in batches]
     with torch.inference_mode():
         made_there = make(name, debias, ZeroShotClassifier(tiny_classifier.model, tiny_classifier.class_names))
-        got = [made_there.adapt(batch.clone()) for batch in stream(images)[1:]]
+        got = [made_there.adapt(batch.clone()) for batch in batches]
     assert all(map(torch.equal, expected, got))
 
 
@@ -262,10 +263,10 @@ def test_a_state_can_be_loaded_again_and_again(tiny_classifier, images):
 
 
 def test_two_methods_on_one_model_do_not_disturb_each_other(tiny_classifier, images):
-    alone = [Tent(tiny_classifier, lr=0.01).adapt(batch) for batch in stream(images)[:1]]
+    alone = Tent(tiny_classifier, lr=0.01).adapt(images[:16])
     first, second = Tent(tiny_classifier, lr=0.01), Tent(tiny_classifier, lr=0.05)
     second.adapt(images)
-    assert torch.equal(first.adapt(images[:16]), alone[0])
+    assert torch.equal(first.adapt(images[:16]), alone)
 
 
 def test_clip_equals_numpy(tiny_classifier, images):

@@ -38,11 +38,11 @@ def adapted(name: str, classifier, images: Tensor, **options) -> tuple[Tensor, d
 @pytest.mark.parametrize("name", TRAINED)
 def test_pieces_give_the_gradients_of_the_whole(name, recompute, mini_classifier, images, monkeypatch):
     name, options = f"{name}+panda", {"beta": 0.4}
-    logits, gradients, sizes = adapted(name, mini_classifier, images[:20], **options)
+    logits, gradients, sizes = adapted(name, mini_classifier, images[:10], **options)
     if not recompute:
-        monkeypatch.setattr("tta_panda.methods.features.IMAGES_PER_PASS", 8)
-    in_pieces = adapted(name, mini_classifier, images[:20], micro_batch=8 if recompute else None, **options)
-    assert max(sizes) >= 20 and max(in_pieces[2]) == 8
+        monkeypatch.setattr("tta_panda.methods.features.IMAGES_PER_PASS", 4)
+    in_pieces = adapted(name, mini_classifier, images[:10], micro_batch=4 if recompute else None, **options)
+    assert max(sizes) >= 10 and max(in_pieces[2]) == 4
     assert gradients and gradients.keys() == in_pieces[1].keys()
     torch.testing.assert_close(in_pieces[0], logits, atol=2e-2, rtol=1e-3)  # Mint's are of after the step
     largest = max(float(gradient.abs().max()) for gradient in gradients.values())

@@ -14,7 +14,8 @@ from open_clip import factory
 
 from tta_panda import load_model
 from tta_panda.errors import InvalidInputError, ModelLoadError
-from tta_panda.models.loading import failures_explained, open_clip_silenced
+from tta_panda.models.checkpoints import failures_explained
+from tta_panda.models.openclip import open_clip_silenced
 
 
 @contextlib.contextmanager

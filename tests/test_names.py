@@ -193,8 +193,7 @@ def test_commands_show_names_of_files_without_control_characters(command, tmp_pa
     assert r"escape \x1b[31m\x07.png" in result.stderr and "\x1b" not in result.stderr
 
 
-@pytest.mark.filterwarnings("ignore:Glyph")
-def test_a_report_of_nasty_names_from_records_to_page(tmp_path):
+def test_a_report_of_nasty_names_from_records_to_page(tmp_path, undrawn):
     """Where records can hold such names: methods, models, data and classes."""
     store = RunStore(tmp_path)
     names = [name for name in NAMES if "\udcff" not in name]

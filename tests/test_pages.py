@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+from documents import links_outside
 from records import make_record
 
+from tta_panda.cli import app
 from tta_panda.cli.report import write_report
 from tta_panda.evaluation.store import RunStore
 from tta_panda.reporting.cells import Cell
@@ -34,6 +36,10 @@ def test_every_entry_of_the_contents_leads_somewhere(page):
     assert len(targets) == len(set(targets)) == 8  # five tables, their section, its figures, the versions
     assert set(targets) <= set(anchors)
     assert len(anchors) == len(set(anchors))
+
+
+def test_nothing_is_loaded_from_outside(page):
+    assert "<svg" in page and links_outside(page) == []
 
 
 def test_differences_have_their_margin_and_a_colour_only_beyond_it(page):
@@ -64,7 +70,7 @@ def test_tables_scroll_in_their_box_and_names_stay(page):
 
 def test_drawings_are_narrow_and_take_their_colours_from_the_page(page):
     drawings = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(drawings) == 3
+    assert len(drawings) == 3 and "heart" in drawings[2]
     for drawing in drawings:
         assert float(re.search(r'width="([\d.]+)pt"', drawing)[1]) * 4 / 3 < 410  # pixels
         assert "currentColor" in drawing and "#ffffff" not in drawing and "#000000" not in drawing
@@ -82,3 +88,14 @@ def test_files_of_drawings_have_a_background_of_their_own():
 def test_the_style_stands_alone():
     style = templates().get_template("style.css.j2").render()
     assert style.strip().startswith(":root") and "{#" not in style and "url(" not in style
+
+
+def test_one_page_of_a_command_holds_everything(tmp_path, capsys):
+    arguments = ["fig-evolution", "fig-theorem", "--limit", "10", "--seed", "0", "--workers", "1", "-o", str(tmp_path)]
+    app(["reproduce", *arguments], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert "Chunks of 1 image," in printed and "Report:" in printed
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<svg" in page and links_outside(page) == []
+    assert 'href="#fig-evolution"' in page and 'id="fig-evolution"' in page and "aria-sort" in page
+    assert {path.suffix for path in (tmp_path / "fig-evolution").iterdir()} >= {".csv", ".md", ".tex", ".svg", ".pdf"}

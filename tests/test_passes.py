@@ -17,7 +17,7 @@ from tta_panda.methods.base import BatchSize, EncoderPasses
 from tta_panda.methods.factory import default_options, expected_passes, resolve_options
 from tta_panda.methods.sharing import SharedFeatures
 
-B, M, K, V = 20, 2, 4, 8
+B, M, K, V = 20, 2, 4, 4
 
 VIEWS = {"views": V, "keep": 0.25}
 OPTIONS = TINY_OPTIONS | {"tpt": VIEWS, "zero": VIEWS, "tps": VIEWS, "vte": VIEWS, "mta": {"views": V}}

@@ -256,7 +256,7 @@ def test_every_column_of_every_table_is_in_its_csv_file():
         assert all(len(row) == len(header) for row in rows)
 
 
-def test_the_report_has_every_table_as_a_file_and_escapes_names(tmp_path):
+def test_the_report_has_every_table_as_a_file_and_escapes_names(tmp_path, undrawn):
     store = RunStore(tmp_path)
     for record in [*pair("fog", 0.5, 0.6, model="<script>alert(1)</script>"), *pair("snow", 0.5, 0.6, model="a_b & c")]:
         store.save(record)

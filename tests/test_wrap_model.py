@@ -127,3 +127,20 @@ def test_a_network_without_preprocessing_says_what_to_set():
         wrap_model(network, tokenizer)
     open_clip.set_model_preprocess_cfg(network, {"size": 32, "mean": (0.5,) * 3, "std": (0.5,) * 3})
     assert wrap_model(network, tokenizer).image_size == 32
+
+
+def test_networks_without_weights_are_refused():
+    with torch.device("meta"):
+        network = timm.create_model("test_resnet")
+    with pytest.raises(InvalidInputError, match="has no weights: its parameters are on the device meta"):
+        wrap_model(network)
+
+
+@pytest.mark.parametrize("scale", [float("-inf"), float("inf"), float("nan")], ids=["zero", "infinite", "none"])
+def test_logit_scales_that_make_no_logits_are_refused(scale):
+    clip = make_clip()
+    with torch.no_grad():
+        clip.logit_scale.fill_(scale)
+    model = wrap_model(clip, TOKENIZER)
+    with pytest.raises(InvalidInputError, match=r"The logit scale of CLIP must be positive, got"):
+        make_classifier(model, NAMES)

@@ -115,9 +115,9 @@ def test_a_full_disk_costs_nothing_that_was_finished(
 def test_two_processes_in_one_folder(name: str, inputs: Path, tmp_path: Path) -> None:
     command, output = BY_NAME[name], tmp_path / "out"
     pair = [start(command.arguments(inputs, output, images=IMAGES)) for _ in range(2)]
-    messages = [process.communicate(timeout=120)[1] for process in pair]
+    messages = [process.communicate(timeout=600)[1] for process in pair]
     alone = start(command.arguments(inputs, tmp_path / "alone", images=IMAGES))
-    alone.communicate(timeout=120)
+    alone.communicate(timeout=600)
     for process, message in zip(pair, messages, strict=True):
         wait_for_group(process.pid)
         assert process.returncode == 0 or "Another process is writing to" in message

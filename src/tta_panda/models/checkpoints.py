@@ -2,27 +2,32 @@
 
 open_clip and timm could read safetensors and pickles of tensors themselves. Read here, TorchScript archives load
 without their program, files cannot ask for more memory than they hold, and an error names the keys that do not fit.
+`torch.load` reads weights only, too, but lets a file of 32 bytes ask for any amount of memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import mmap
+import os
+import pickle
+import re
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import huggingface_hub
 import torch
+from huggingface_hub.errors import HfHubHTTPError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from tta_panda.errors import ModelLoadError
+from tta_panda.errors import ModelLoadError, TtaPandaError
 from tta_panda.files import open_regular, read_regular
-from tta_panda.models.loading import failures_explained
-from tta_panda.pickles import RefusedPickleError, RestrictedUnpickler
+from tta_panda.pickles import RestrictedUnpickler
 
 _DESCRIPTIONS = (
     "open_clip_config.json",
@@ -39,7 +44,9 @@ _DESCRIPTIONS = (
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _SHOWN_KEYS = 12
-_MAX_GROWTH = 10  # of an archive that is unpacked
+_MAX_GROWTH = 10  # of a file whose content is unpacked
+_MAX_MODULES = 10_000
+_MAX_NAME = 1_000
 _FROM_TRANSFORMERS = " These are weights of the transformers library: load their directory as transformers:DIRECTORY."
 
 
@@ -54,6 +61,9 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     if not isinstance(state, Mapping) or not state or not all(isinstance(value, Tensor) for value in state.values()):
         found = ", ".join(map(str, list(state)[:5])) if isinstance(state, Mapping) else type(state).__name__
         raise ModelLoadError(f"{path} holds no weights by name; found {found or 'nothing'}.")
+    described, held = sum(tensor.numel() * tensor.element_size() for tensor in state.values()), path.stat().st_size
+    if described > _MAX_GROWTH * held:  # one storage may be many tensors, or one number a large one
+        raise ModelLoadError(f"{path} cannot be read as weights: its {held:,} bytes describe tensors of {described:,}.")
     # Training on several devices puts one more level around every name.
     return {name.removeprefix("module."): value for name, value in state.items()}
 
@@ -61,27 +71,12 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
 def _read(path: Path) -> Any:
     if path.suffix == ".safetensors":
         return load_file(path)
-    _check_memory(path)
-    return read_torchscript(path) if is_torchscript(path) else torch.load(path, map_location="cpu", weights_only=True)
+    with open_regular(path) as file:
+        content = _read_archive(file) if zipfile.is_zipfile(file) else _read_legacy(file)
+    return _tensors(content) if isinstance(content, _Module) else content
 
 
-def _check_memory(path: Path) -> None:
-    """Raise where reading a small file would take a lot of memory."""
-    with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        asks_for_memory = content.find(b"bytearray") >= 0
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            # Archives of torch hold tensors as they are, and only the programs beside them compressed.
-            unpacked, packed = sum(member.file_size for member in archive.infolist()), path.stat().st_size
-            if unpacked > _MAX_GROWTH * packed:
-                raise ValueError(f"its {packed:,} bytes would become {unpacked:,}; archives of torch hardly grow.")
-            pickles = [name for name in archive.namelist() if name.endswith(".pkl")]
-            asks_for_memory |= any(b"bytearray" in archive.read(name) for name in pickles)
-    if asks_for_memory:  # of any size, which torch would allow; no weights need it
-        raise RefusedPickleError("it asks for builtins.bytearray")
-
-
-# --- TorchScript ------------------------------------------------------------------------------------------------------
+# --- files of torch ---------------------------------------------------------------------------------------------------
 
 _STORAGES = {
     "DoubleStorage": torch.float64,
@@ -97,61 +92,109 @@ _STORAGES = {
 }
 
 
-def is_torchscript(path: Path) -> bool:
-    """Whether a file is an archive with a program in it, as OpenAI published CLIP's; a plain checkpoint has none."""
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+def _read_archive(file: IO[bytes]) -> Any:
+    """What `torch.save` or `torch.jit.save` wrote: a zip with one pickle, which refers to one record for each storage.
 
-
-def read_torchscript(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a TorchScript archive by its name, as `state_dict` would name it.
-
-    `torch.jit.load` would compile and later run the program in the archive. The tensors are named by a pickle of the
-    module tree, which is read here for tensors and inert modules.
+    `torch.jit.load` would compile and later run the program in an archive. Its pickle is a tree of modules, which is
+    read here for tensors and inert modules.
     """
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(file) as archive:
+        # Tensors are stored as they are, and only programs beside them are compressed.
+        unpacked, packed = sum(member.file_size for member in archive.infolist()), file.seek(0, os.SEEK_END)
+        if unpacked > _MAX_GROWTH * packed:
+            raise ValueError(f"its {packed:,} bytes would become {unpacked:,}; archives of torch hardly grow.")
         (tree,) = (name for name in archive.namelist() if name.count("/") == 1 and name.endswith("/data.pkl"))
+        folder = tree.removesuffix("data.pkl")
+        if f"{folder}byteorder" in archive.namelist() and archive.read(f"{folder}byteorder") != b"little":
+            raise ValueError("its numbers are big-endian.")
         storages: dict[str, Tensor] = {}
 
         def load_storage(reference: Any) -> Tensor:
             _, dtype, key, _, count = reference
             if key not in storages:
-                content = bytearray(archive.read(f"{tree.removesuffix('data.pkl')}data/{key}"))
+                content = bytearray(archive.read(f"{folder}data/{key}"))
                 storages[key] = torch.frombuffer(content, dtype=dtype) if count else torch.empty(0, dtype=dtype)
             return storages[key]
 
-        with archive.open(tree) as file:
-            root = RestrictedUnpickler(file, _allowed_in_torchscript, load_persistent=load_storage).load()
-    return dict(_tensors(root, ""))
+        with archive.open(tree) as pickled:
+            return RestrictedUnpickler(pickled, _allowed, load_persistent=load_storage).load()
+
+
+def _read_legacy(file: IO[bytes]) -> Any:
+    """What `torch.save` wrote before it wrote archives: pickles, and then the content of all storages."""
+    available, taken = file.seek(0, os.SEEK_END), 0
+    file.seek(0)
+    storages: dict[str, Tensor] = {}
+
+    def load_storage(reference: Any) -> Tensor:
+        nonlocal taken
+        _, dtype, key, _, count, view = reference
+        if key not in storages:
+            taken += count * dtype.itemsize
+            if view is not None or not 0 <= taken <= available:
+                raise ValueError("its tensors are larger than the file.")
+            storages[key] = torch.empty(count, dtype=dtype)
+        return storages[key]
+
+    def unpickle() -> Any:
+        return RestrictedUnpickler(file, _allowed, load_persistent=load_storage).load()
+
+    if unpickle() != torch.serialization.MAGIC_NUMBER:
+        raise ValueError("it was not written by torch.save.")
+    _version, _system, content, keys = unpickle(), unpickle(), unpickle(), unpickle()
+    for key in keys:
+        storage = storages[key].view(torch.uint8).numpy()
+        file.seek(8, os.SEEK_CUR)  # the number of elements
+        if file.readinto(storage) != len(storage):  # type: ignore[attr-defined]
+            raise ValueError("it ends before its tensors do.")
+    return content
 
 
 class _Module:
-    """Stands for a module of the archive: attributes, and no code."""
+    """Stands for a module of a TorchScript archive: attributes, and no code."""
 
 
-def _allowed_in_torchscript(module: str, name: str) -> Any:
+def _allowed(module: str, name: str) -> Any:
+    """What names in pickles of torch stand for."""
     if module == "__torch__" or module.startswith("__torch__."):
         return _Module
     if module == "torch.jit._pickle" and name.startswith("build_"):
         return list  # of numbers or tensors, which are no weights
-    if module == "torch":
-        return _STORAGES.get(name)
-    allowed = {"torch._utils._rebuild_tensor_v2": _rebuild_tensor, "collections.OrderedDict": OrderedDict}
-    return allowed.get(f"{module}.{name}")
+    if module in ("torch", "torch.cuda") and name in _STORAGES:
+        return _STORAGES[name]
+    return _BUILDERS.get(f"{module}.{name}")
 
 
 def _rebuild_tensor(storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object) -> Tensor:
     return torch.as_strided(storage, size, stride, offset)  # torch checks that this stays within the storage
 
 
-def _tensors(module: object, prefix: str) -> Iterator[tuple[str, Tensor]]:
-    for name, value in vars(module).items() if isinstance(module, _Module) else ():
-        if isinstance(value, Tensor):
-            yield prefix + name, value
-        else:
-            yield from _tensors(value, f"{prefix}{name}.")
+def _rebuild_parameter(data: Tensor, *_: object) -> Tensor:
+    return data
+
+
+_BUILDERS: dict[str, Any] = {
+    "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
+    "torch._utils._rebuild_parameter": _rebuild_parameter,
+    "torch.Size": tuple,
+    "collections.OrderedDict": OrderedDict,
+    "collections.Counter": dict,  # in the states of schedules
+    "builtins.set": set,
+}
+
+
+def _tensors(root: _Module) -> dict[str, Tensor]:
+    """The tensors in a tree of modules by name."""
+    found, modules = {}, [("", root)]
+    for prefix, module in modules:  # which grow meanwhile
+        if len(modules) > _MAX_MODULES or len(prefix) > _MAX_NAME:
+            raise ValueError("its modules contain each other.")
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor):
+                found[prefix + name] = value
+            elif isinstance(value, _Module):
+                modules.append((f"{prefix}{name}.", value))
+    return found
 
 
 # --- weights into networks --------------------------------------------------------------------------------------------
@@ -238,3 +281,46 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
         if tensor.numel():
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
+
+
+# --- other libraries that read weights ------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def failures_explained(failure: str, advice: str = "") -> Iterator[None]:
+    """Turn whatever a library raises into a `ModelLoadError`: what failed, the reason's first line, and advice."""
+    try:
+        yield
+    except TtaPandaError:
+        raise
+    except pickle.UnpicklingError as error:  # torch's own advice, to run what the file holds, is not passed on
+        requested = re.search(r"(?:GLOBAL|asks for) ([\w.]+)", str(error))
+        problem = f"a pickle asks for {requested[1]}" if requested else "a file is not a pickle of weights alone"
+        raise ModelLoadError(
+            f"{failure}: {problem}, and was not run. If you trust it, save the weights where it came from: "
+            "safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."
+        ) from error
+    except Exception as error:  # open_clip, transformers, timm, torch, safetensors and the hub each have their own
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        reason = f"{reason.rstrip('.')}." if advice else reason
+        raise ModelLoadError(f"{failure}: {reason}{advice}") from error
+
+
+def check_hub(repository: str, *files: str) -> None:
+    """Raise at once if the hub is out of reach and none of the files is here; libraries try for half a minute."""
+    if not any(isinstance(huggingface_hub.try_to_load_from_cache(repository, file), str) for file in files):
+        with contextlib.suppress(HfHubHTTPError):  # the hub has answered
+            huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(repository, files[0]))
+
+
+@contextlib.contextmanager
+def weights_only() -> Iterator[None]:
+    """Make every `torch.load` read weights only, even where a library calls it with `weights_only=False`."""
+    variables = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+    before = {name: value for name in variables if (value := os.environ.pop(name, None)) is not None}
+    os.environ[variables[0]] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(variables[0], None)
+        os.environ.update(before)

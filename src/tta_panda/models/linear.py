@@ -21,12 +21,17 @@ from torch import Tensor, nn
 
 from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning, missing_extra
 from tta_panda.images import Framing, Interpolation
-from tta_panda.models.adapter import ImageAdapter, square_side
-from tta_panda.models.base import Classifier
-from tta_panda.models.checkpoints import find_weights, load_weights, read_state_dict
+from tta_panda.models.base import Classifier, ImageAdapter, square_side
+from tta_panda.models.checkpoints import (
+    check_hub,
+    failures_explained,
+    find_weights,
+    load_weights,
+    read_state_dict,
+    weights_only,
+)
 from tta_panda.models.devices import full_precision
-from tta_panda.models.loading import failures_explained, weights_only
-from tta_panda.models.names import RANDOM, SOURCES, ModelName
+from tta_panda.models.names import HUB, RANDOM, SOURCES, ModelName
 
 LITE0 = "tf_efficientnet_lite0"
 """What timm calls the network of the model lite0."""
@@ -207,7 +212,7 @@ def load_timm(name: ModelName) -> LinearHeadModel:
     import timm
 
     label = str(name)
-    if not timm.is_model(name.source.partition(".")[0]) and not name.source.startswith("hf-hub:"):
+    if not timm.is_model(name.source.partition(".")[0]) and not name.source.startswith(HUB):
         near = timm.list_models(f"*{name.source[:8]}*")[:5]
         hint = f" Did you mean {', '.join(near)}?" if near else ""
         raise ModelLoadError(
@@ -221,6 +226,11 @@ def load_timm(name: ModelName) -> LinearHeadModel:
         f"ones: timm:{name.source}:{RANDOM}"
     )
     with failures_explained(f"Cannot load {label}", advice):
+        repository = getattr(timm.get_pretrained_cfg(name.source), "hf_hub_id", None)
+        if name.source.startswith(HUB):
+            repository = name.source.removeprefix(HUB)
+        if repository and not name.weights:
+            check_hub(repository, "model.safetensors", "pytorch_model.bin")
         network = _created(name.source, pretrained=not name.weights)
         if state is not None:
             network.reset_classifier(_rows_of(network, state, label))

@@ -9,7 +9,7 @@ hf-hub:ORGANISATION/NAME        open_clip, configuration and weights from a hub 
 ./DIRECTORY                     open_clip_config.json or config.json (transformers), with weights beside it
 transformers:DIRECTORY-OR-NAME  a model of the transformers library
 timm:NAME[:FILE]                a classifier of the timm library; the rows of its head are the classes
-MODULE:FUNCTION                 what a function of yours returns; see `tta_panda.models.wrap`
+MODULE:FUNCTION                 what a function of yours returns; see `tta_panda.models.factory`
 
 Directories are written with a slash and files with a slash or a suffix, so what happens to lie in the current folder
 never changes what a name means.
@@ -17,18 +17,24 @@ never changes what a name means.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import functools
+import importlib
 import importlib.util
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, cast
 
 from tta_panda.errors import InvalidInputError
-from tta_panda.models.loading import current_folder_importable
+
+DEFAULT_FOR_PICTURES = "ViT-B-32-quickgelu:openai"
+"""What reads a user's own pictures unless another model is named: OpenAI's CLIP."""
 
 RANDOM = "random"
 """In the place of weights: random ones, the same every time, for trying things out."""
@@ -41,9 +47,6 @@ QUICK_GELU = "-quickgelu"
 
 SIZES = Path(__file__).with_name("architectures.json")
 """Parameters and input size by architecture; `scripts/measure_architectures.py` writes it."""
-
-CLIP_CACHE = Path("~/.cache/clip")
-"""Where open_clip keeps weights that it fetches from an address rather than from the hub."""
 
 _OPENAI = {
     "ViT-B/32": "ViT-B-32-quickgelu",
@@ -78,8 +81,14 @@ class ModelSource:
     def directory(self) -> Path | None:
         """The files of a single model; None where its package is not installed. The package is not imported."""
         package, _, folder = (self.package or "").partition("/")
-        spec = importlib.util.find_spec(package) if package else None
-        return Path(spec.origin).parent / folder if spec and spec.origin else None
+        root = _installed(package) if package else None
+        return root and root / folder
+
+
+def _installed(package: str) -> Path | None:
+    """The folder of a package, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    return Path(spec.origin).parent if spec and spec.origin else None
 
 
 _OPEN_CLIP = "tta_panda.models.openclip:load_open_clip"
@@ -99,7 +108,7 @@ SOURCES = {
         "tta_panda.models.transformers:load_transformers", ("model*.safetensors", "pytorch_model*.bin")
     ),
     "timm": ModelSource("tta_panda.models.linear:load_timm"),
-    "python": ModelSource("tta_panda.models.wrap:load_factory"),
+    "python": ModelSource("tta_panda.models.factory:load_function"),
 }
 """By library. A single model is its own library, and `python` stands for functions of the user's."""
 
@@ -116,7 +125,7 @@ class ModelName(NamedTuple):
     def file(self) -> Path | None:
         """The checkpoint that the name gives as weights; it may not exist."""
         is_file = _has_slash(self.weights) or Path(self.weights).suffix
-        return Path(self.weights).expanduser() if is_file else None
+        return _expanded(self.weights) if is_file else None
 
     def __str__(self) -> str:
         prefix = f"{self.library}:" if self.library in ("transformers", "timm") else ""
@@ -156,14 +165,30 @@ def _is_function(module: str, function: str) -> bool:
     with current_folder_importable():
         if package not in sys.modules and importlib.util.find_spec(package) is None:
             return False
-    import open_clip
+    return module not in _architectures()
 
-    return open_clip.get_model_config(module) is None
+
+@contextlib.contextmanager
+def current_folder_importable() -> Iterator[None]:
+    """Find modules in the current folder, too, as `python -m` does and an installed command does not."""
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
 
 
 def _directory(text: str) -> Path | None:
-    path = Path(text).expanduser()
+    path = _expanded(text)
     return path if path.is_dir() else None
+
+
+def _expanded(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # ~someone who is not known here
+        raise InvalidInputError(f"There is no home folder for {text!r}; write the whole path.") from error
 
 
 def _has_slash(text: str) -> bool:
@@ -196,13 +221,12 @@ def recorded_name(name: str) -> str:
 
 def canonical_tag(name: ModelName) -> ModelName:
     """A published model by the architecture that has the activation of its weights, and the tag as it is listed."""
-    import open_clip
-
-    published = open_clip.get_pretrained_cfg(name.source, name.weights)
+    table = published_weights()
+    published = table.get_pretrained_cfg(name.source, name.weights)
     if not published:
         return name
     tag, twin = name.weights.lower().replace("-", "_"), f"{name.source}{QUICK_GELU}"  # open_clip reads tags like this
-    is_twin = published.get("quick_gelu") and open_clip.get_pretrained_cfg(twin, tag)
+    is_twin = published.get("quick_gelu") and table.get_pretrained_cfg(twin, tag)
     return name._replace(source=twin if is_twin else name.source, weights=tag)
 
 
@@ -215,9 +239,7 @@ def list_models(pattern: str = "*") -> list[str]:
     Args:
         pattern: a shell wildcard for names or architectures, such as `"ViT-B-32*"` or `"*:openai"`.
     """
-    import open_clip
-
-    published = (ModelName("open_clip", *pair) for pair in open_clip.list_pretrained())
+    published = (ModelName("open_clip", *pair) for pair in published_weights().list_pretrained())
     names = [*_single_models(), *(name for name in published if name == canonical_tag(name))]
     matching = (name for name in names if any(fnmatch.fnmatchcase(text, pattern) for text in (name.source, str(name))))
     return [str(name) for name in matching]
@@ -228,38 +250,66 @@ def describe_models(pattern: str = "*") -> list[dict[str, Any]]:
 
     Each with its size, the weights published for it, and those of them that are here, on this machine.
     """
-    import open_clip
-
+    table = published_weights()
     single = {name.source: name for name in _single_models()}
     sizes = json.loads(SIZES.read_text("utf-8"))
     rows = []
-    for architecture in fnmatch.filter([*single, *open_clip.list_models()], pattern):
+    for architecture in fnmatch.filter([*single, *_architectures()], pattern):
         if architecture in single:
             extra = SOURCES[architecture].extra
             weights = [f"tta-panda[{extra}]" if extra else "embedded"]
             here = weights if single[architecture].directory else []
         else:
-            weights = open_clip.list_pretrained_tags_by_model(architecture)
-            here = [tag for tag in weights if weights_here(open_clip.get_pretrained_cfg(architecture, tag))]
+            weights = table.list_pretrained_tags_by_model(architecture)
+            here = [tag for tag in weights if weights_here(table.get_pretrained_cfg(architecture, tag))]
         parameters, image_size = sizes.get(architecture, (None, None))
         facts = {"name": architecture, "parameters": parameters, "image_size": image_size}
         rows.append({**facts, "weights": weights, "here": here})
     return rows
 
 
+@functools.cache
+def published_weights() -> ModuleType:
+    """open_clip's module of published weights, `open_clip.pretrained`, without the seconds that open_clip takes.
+
+    The module itself needs neither torch nor the rest of open_clip, but `import open_clip.pretrained` brings both. Here
+    it is imported as part of an empty package with the same folder.
+    """
+    package = ModuleType("_open_clip_without_torch")
+    package.__path__ = [str(_installed("open_clip"))]
+    sys.modules[package.__name__] = package
+    with contextlib.ExitStack() as stack:
+        if "torch" not in sys.modules:  # only downloads need safetensors.torch, and do without it
+            sys.modules["safetensors.torch"] = cast(Any, None)
+            stack.callback(sys.modules.pop, "safetensors.torch")
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(f"{package.__name__}.pretrained")
+    return importlib.import_module("open_clip.pretrained")
+
+
+def _architectures() -> list[str]:
+    """The names of open_clip's configurations, with those that the user added to it."""
+    if open_clip := sys.modules.get("open_clip"):
+        return sorted(open_clip.list_models())
+    return sorted(path.stem for path in (_installed("open_clip") or Path()).glob("model_configs/*.json"))
+
+
 def _single_models() -> list[ModelName]:
     return [parse_model_name(name) for name, source in SOURCES.items() if source.package]
 
 
-def weights_here(published: Mapping[str, Any]) -> Path | None:
-    """The file of published weights in the caches of this machine."""
-    import huggingface_hub
-
+def hub_files(published: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The hub's repository of published weights, and the names that their file may have, safetensors first."""
     repository, file = os.path.split(str(published.get("hf_hub") or ""))
-    if not repository:
-        target = CLIP_CACHE.expanduser() / os.path.basename(str(published.get("url") or "-"))
-        return target if target.is_file() else None
     default = "open_clip_pytorch_model.bin"
     safe = "open_clip_model.safetensors" if file in ("", default) else f"{Path(file).stem}.safetensors"
-    found = (huggingface_hub.try_to_load_from_cache(repository, name) for name in (safe, file or default))
+    return repository, list(dict.fromkeys((safe, file or default)))
+
+
+def weights_here(published: Mapping[str, Any]) -> Path | None:
+    """The file of published weights in the hub's cache on this machine."""
+    import huggingface_hub
+
+    repository, files = hub_files(published)
+    found = (huggingface_hub.try_to_load_from_cache(repository, name) for name in files if repository)
     return next((Path(path) for path in found if isinstance(path, str)), None)

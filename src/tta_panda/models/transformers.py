@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import importlib.util
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from tta_panda.errors import InvalidInputError, ModelLoadError
+from tta_panda.errors import InvalidInputError, ModelLoadError, missing_extra
 from tta_panda.images import Framing, Interpolation
-from tta_panda.models.adapter import ImageAdapter, embeddings_replaced, first_embedding, square_side
-from tta_panda.models.checkpoints import check_keys
-from tta_panda.models.loading import failures_explained, require_transformers, transformers_silenced
+from tta_panda.models.base import ImageAdapter, embeddings_replaced, first_embedding, square_side
+from tta_panda.models.checkpoints import check_hub, check_keys, failures_explained
 from tta_panda.models.names import TRANSFORMERS_CONFIG, ModelName
 
 _PILLOW_FILTERS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}
@@ -136,6 +139,8 @@ def load_transformers(name: ModelName) -> TransformersModel:
     # Said explicitly: otherwise transformers asks on the terminal whether it may run code that a directory brings.
     safe = {"trust_remote_code": False}
     with failures_explained(f"Cannot load {label}", advice), transformers_silenced():
+        if not name.directory:
+            check_hub(source, TRANSFORMERS_CONFIG)
         _check_kind(transformers.AutoConfig.from_pretrained(source, **safe).model_type, label)
         network, report = transformers.AutoModel.from_pretrained(
             source, weights_only=True, output_loading_info=True, dtype=torch.float32, **safe
@@ -155,3 +160,39 @@ def _check_kind(kind: str, label: str) -> None:
             f"{label} is a model of type {kind!r}; supported are {', '.join(KINDS)}. Others can be wrapped in a few "
             "lines, see docs/models.md."
         )
+
+
+def require_transformers(what: str) -> None:
+    """Raise `MissingExtraError` where the transformers library is not installed."""
+    if importlib.util.find_spec("transformers") is None:
+        raise missing_extra(f"{what} need", "transformers")
+
+
+@contextlib.contextmanager
+def remote_code_refused() -> Iterator[None]:
+    """Keep transformers from asking on the terminal whether to run a model's own code: the answer is no."""
+    from transformers import dynamic_module_utils
+
+    seconds = dynamic_module_utils.TIME_OUT_REMOTE_CODE
+    dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
+    try:
+        yield
+    finally:
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = seconds
+
+
+@contextlib.contextmanager
+def transformers_silenced() -> Iterator[None]:
+    """Drop the loading reports and progress bars of transformers; what matters is raised as an error."""
+    from transformers.utils import logging as their_logging
+
+    level, bars = their_logging.get_verbosity(), their_logging.is_progress_bar_enabled()
+    their_logging.set_verbosity(logging.CRITICAL)
+    their_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        their_logging.set_verbosity(level)
+        if bars:
+            their_logging.enable_progress_bar()

@@ -1,0 +1,15 @@
+from .base import TEMPLATES as TEMPLATES
+from .base import Classifier as Classifier
+from .base import ImageModel as ImageModel
+from .base import VisionLanguageModel as VisionLanguageModel
+from .base import ZeroShotClassifier as ZeroShotClassifier
+from .factory import load_model as load_model
+from .factory import make_classifier as make_classifier
+from .factory import weights_digest as weights_digest
+from .factory import wrap_model as wrap_model
+from .linear import LinearClassifier as LinearClassifier
+from .names import DEFAULT_FOR_PICTURES as DEFAULT_FOR_PICTURES
+from .names import list_models as list_models
+from .names import model_source as model_source
+from .names import parse_model_name as parse_model_name
+from .names import recorded_name as recorded_name

@@ -1,0 +1,199 @@
+"""From a name or a network to a model, and from a model and class names to a classifier.
+
+A model named `MODULE:FUNCTION` is what a function of the user's makes. The module is found in the current folder or
+among installed packages, and its code runs: the name asks for it. The function is called without arguments. It returns
+a model that keeps the protocol, or what `wrap_model` takes: a network of timm, or a tuple such as (network, tokenizer).
+A class, or a model that is in the module, will do as well.
+"""
+
+from __future__ import annotations
+
+import copy
+import pkgutil
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning
+from tta_panda.models.base import (
+    TEMPLATES,
+    Classifier,
+    ImageAdapter,
+    ImageModel,
+    Template,
+    VisionLanguageModel,
+    ZeroShotClassifier,
+)
+from tta_panda.models.checkpoints import check_directory, failures_explained, file_digest, model_files, weights_hash
+from tta_panda.models.devices import (
+    Backend,
+    OpenVinoEncoder,
+    Precision,
+    check_backend,
+    check_precision,
+    resolve_device,
+)
+from tta_panda.models.linear import LinearClassifier, LinearHeadModel
+from tta_panda.models.names import SOURCES, ModelName, current_folder_importable, parse_model_name
+
+
+def load_model(name: str, device: str = "cpu", precision: Precision = "fp32", backend: Backend = "torch") -> ImageModel:
+    """A model by name. `tta_panda.models.names` lists how names are written.
+
+    Args:
+        name: `"mini"`, `"lite0"`, `"ViT-B-32-quickgelu:openai"`, `"ViT-B-32-quickgelu:weights/clip.safetensors"`, a
+            local directory such as `"./clip"`, `"hf-hub:..."`, `"transformers:..."`, `"timm:..."`, or
+            `"module:function"` for a model of your own. Most are
+            `VisionLanguageModel`s; `lite0` and timm's classifiers have no text encoder, and `make_classifier` takes
+            their classes from their heads.
+        device: where the model runs, as torch names it, or `"auto"` for the best one there is.
+        precision: what the encoders compute in: `"fp32"`, `"bf16"` or `"fp16"`.
+        backend: what computes image embeddings: `"torch"`, or `"openvino"` on the CPU, which is faster for
+            convolutional networks and serves methods that do not train.
+    """
+    device = resolve_device(device)
+    check_precision(precision, device)
+    check_backend(backend, device, precision)
+    parsed = parse_model_name(name)
+    source = SOURCES[parsed.library]
+    if parsed.directory:
+        check_directory(parsed.directory)
+    with torch.inference_mode(False):  # a model that was loaded in inference mode could never be adapted
+        model = pkgutil.resolve_name(source.load)(parsed).to(device)
+    model.preset = source.preset
+    if isinstance(model, ImageAdapter):
+        model.precision = precision
+    elif precision != "fp32":
+        raise InvalidInputError(f"{name} decides itself what it computes in; use it with precision fp32.")
+    if backend == "openvino":
+        model.encode_image = OpenVinoEncoder(model)
+    return cast(ImageModel, model)
+
+
+def make_classifier(
+    model: ImageModel, class_names: Iterable[str], templates: str | Sequence[Template] = "photo"
+) -> Classifier:
+    """The classifier for these classes: by their names where the model reads text, by its head where it has one.
+
+    Args:
+        model: the encoders.
+        class_names: two or more different names; underscores are read as spaces.
+        templates: prompts for the names: `"photo"`, `"mint"`, `"openai"`, or a list of your own, as
+            `ZeroShotClassifier` takes it. A model without text has no use for them, and warns.
+    """
+    if isinstance(model, VisionLanguageModel):
+        prompts = TEMPLATES.get(templates) if isinstance(templates, str) else templates
+        return ZeroShotClassifier(model, class_names, prompts)
+    if not isinstance(model, LinearHeadModel):
+        raise InvalidInputError(
+            f"{type(model).__name__} has neither a text encoder nor a linear head; tta_panda.check_model(model) says "
+            "what is missing."
+        )
+    if templates != "photo":
+        warnings.warn(
+            f"{model.name} reads no text, so the templates {templates!r} make no difference.",
+            TtaPandaWarning,
+            stacklevel=2,
+        )
+    return LinearClassifier(model, class_names)
+
+
+def weights_digest(name: str) -> str | None:
+    """A short hash of what makes up the model behind a name on this machine; None where a tag or the hub names it."""
+    parsed = parse_model_name(name)
+    source = SOURCES[parsed.library]
+    if parsed.library == "python":  # a file does not say what a function makes
+        return _function_digest(parsed)
+    files = [parsed.file] if parsed.file else []
+    if parsed.directory:
+        files = model_files(parsed.directory, source.weights)
+    return file_digest(files) if files and all(file.is_file() for file in files) else None
+
+
+# --- networks in memory, and what functions make ----------------------------------------------------------------------
+
+
+_ADAPTERS = {
+    "open_clip": "tta_panda.models.openclip:OpenClipModel",
+    "transformers": "tta_panda.models.transformers:TransformersModel",
+    "timm": "tta_panda.models.linear:LinearHeadModel",
+}
+"""Adapters by the library of the network."""
+
+
+def wrap_model(
+    network: nn.Module,
+    tokenizer: Any = None,
+    processor: Any = None,
+    *,
+    name: str | None = None,
+    precision: Precision = "fp32",
+) -> ImageModel:
+    """A network of open_clip, transformers or timm as a model, without changing the network.
+
+    The model shares the network's weights, but not its training mode and `requires_grad` flags; weights that are not
+    float32 are copied. It stays on the network's device. A timm classifier has no text encoder, as in `load_model`.
+
+    Args:
+        network: the network.
+        tokenizer: for open_clip what `open_clip.get_tokenizer` returns, for transformers the model's tokenizer.
+        processor: for transformers, the image processor, or what `AutoProcessor` returns, which has a tokenizer, too.
+        name: what the model is called in messages and records; by default, the name of the network's class.
+        precision: what the encoders compute in: `"fp32"`, `"bf16"` or `"fp16"`.
+    """
+    libraries = [cls.__module__.partition(".")[0] for cls in type(network).__mro__]
+    adapter = next((_ADAPTERS[library] for library in libraries if library in _ADAPTERS), None)
+    if adapter is None or not isinstance(network, nn.Module):
+        raise InvalidInputError(
+            f"wrap_model takes networks of open_clip, transformers or timm, got {type(network).__name__} of "
+            f"{type(network).__module__}. Others are wrapped in a few lines, see docs/models.md."
+        )
+    if any(parameter.is_meta for parameter in network.parameters()):
+        raise InvalidInputError(f"{type(network).__name__} has no weights: its parameters are on the device meta.")
+    check_precision(precision, str(next(network.parameters()).device))
+    label, make = name or type(network).__name__, pkgutil.resolve_name(adapter)
+    with torch.inference_mode(False):
+        model = make(frozen_copy(network), tokenizer, processor, name=label)
+    model.precision = precision
+    return cast(ImageModel, model)
+
+
+def frozen_copy(network: nn.Module) -> nn.Module:
+    """A copy in eval mode that requires no gradients, is float32 and shares the weights that are."""
+    shared: dict[int, Any] = {id(buffer): _usable(buffer) for buffer in network.buffers()}
+    for parameter in network.parameters():
+        shared[id(parameter)] = nn.Parameter(_usable(parameter), requires_grad=False)
+    return copy.deepcopy(network, shared).eval().float()
+
+
+def _usable(tensor: Tensor) -> Tensor:
+    """The same memory, or a copy where the tensor was made in inference mode and no gradient could pass it."""
+    return tensor.detach().clone() if tensor.is_inference() else tensor.detach()
+
+
+def load_function(name: ModelName) -> ImageModel:
+    """What the function returns, wrapped if need be."""
+    with failures_explained(f"Cannot load {name}"), current_folder_importable():
+        target: Any = pkgutil.resolve_name(str(name))
+        made = target if isinstance(target, nn.Module) else target()
+    if isinstance(made, ImageModel):
+        return cast(ImageModel, cast(nn.Module, made).eval().requires_grad_(False))
+    network, *more = made if isinstance(made, tuple) else (made,)
+    if not isinstance(network, nn.Module):
+        raise ModelLoadError(
+            f"{name} returned {type(network).__name__}; expected a model, as docs/models.md describes it, or a network "
+            "of open_clip, transformers or timm with what wrap_model needs beside it: (network, tokenizer)."
+        )
+    return wrap_model(network, *more, name=str(name))
+
+
+def _function_digest(name: ModelName) -> str:
+    """A short hash of the weights that the function gives and of the file that defines it. Makes the model."""
+    model = load_function(name)
+    source = getattr(sys.modules[name.source], "__file__", None)
+    return weights_hash(cast(nn.Module, model))[:6] + file_digest([Path(source)] if source else [])[:6]
