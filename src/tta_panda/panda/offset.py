@@ -136,11 +136,14 @@ class PandaDebiaser(Debiaser):
         return self.resembled(class_names, class_embeddings) + strength
 
     def resembled(self, class_names: Sequence[str], class_embeddings: Tensor) -> str:
-        """The classes that the negatives look like, as a sentence; empty where every image has one of its own."""
-        if self.total is None:
+        """The classes that the negatives look like, as a sentence; empty while that is unknown."""
+        if self.total is not None:
+            similarities = class_embeddings @ (self.total / self.weight).to(class_embeddings)
+        elif self.auto.beta is not None:  # negatives of one image each, or encoded for several methods
+            similarities = self.auto.offset.value
+        else:
             return ""
-        similarities = centred(class_embeddings @ (self.total / self.weight).to(class_embeddings))
-        return f"The negatives look like {largest(similarities, class_names)}. "
+        return f"The negatives look like {largest(centred(similarities), class_names)}. "
 
     def draw(self, images: Tensor) -> Negatives:
         """Negatives of images (B, C, H, W)."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
@@ -15,8 +15,11 @@ from tta_panda.escapes import printable
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.files import save_file, saving
-from tta_panda.reporting.figures import Drawing, Figure, draw, to_svg
+from tta_panda.reporting.figures import Figure, draw, to_svg
 from tta_panda.reporting.tables import Table, spread_notes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
 
 
 @dataclass(frozen=True)
