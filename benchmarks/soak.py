@@ -15,7 +15,7 @@ from timer import Estimate
 from torch import Tensor
 from workload import foggy_images, load_classifier, make_parser, print_table
 
-from tta_panda import create_method, predict
+from tta_panda import create_method, predict_stream
 from tta_panda.evaluation.memory import memory_in_use
 from tta_panda.methods.base import Method
 
@@ -27,7 +27,9 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--readings", type=int, default=50, help="readings of time and memory along a stream")
     parser.add_argument("--images", type=int, default=20_000, help="length of each stream")
-    parser.add_argument("--method", default="tent+panda,dmn+panda,predict", help="`predict` is tta_panda.predict")
+    parser.add_argument(
+        "--method", default="tent+panda,dmn+panda,predict", help="`predict` is tta_panda.predict_stream"
+    )
     arguments = parser.parse_args()
     size, batches = arguments.batch_size, arguments.images // arguments.batch_size
     if batches < arguments.readings:
@@ -81,7 +83,7 @@ def _adapt(method: Method, pictures: Tensor, size: int) -> Iterator[Tensor]:
 
 def _predict(method: Method, pictures: Tensor, size: int) -> Iterator[object]:
     """Batches of predictions without end."""
-    predictions = predict(method, itertools.cycle(pictures), batch_size=size)
+    predictions = predict_stream(method, itertools.cycle(pictures), batch_size=size)
     while True:
         yield list(itertools.islice(predictions, size))
 

@@ -75,19 +75,21 @@ Measure = Callable[[str, Classifier, Tensor, argparse.Namespace], dict[str, obje
 
 
 def measure_methods(description: str | None, unit: str, measure: Measure) -> None:
-    """Read the options, measure every method that the model can serve, and print a table in this unit."""
+    """Read the options, and print a table in this unit for every model, of the methods that it can serve."""
     parser = make_parser(description)
     add_method(parser)
     arguments = parser.parse_args()
-    classifier = load_classifier(arguments)
-    images = foggy_images(arguments.batch_size, classifier.model.image_size)
-    rows, notes = [], [f"{arguments.model}, {len(images)} images, {arguments.classes} classes; {unit}."]
-    for name in arguments.method.split(","):
-        try:
-            rows.append(measure(name, classifier, images, arguments))
-        except UnsupportedModelError as error:
-            notes.append(f"{name} is skipped: {error}")
-    print_table(rows, " ".join(notes))
+    for model in arguments.model.split(","):
+        classifier = classifier_of(load_model(model, arguments.device), arguments.classes)
+        images = foggy_images(arguments.batch_size, classifier.model.image_size)
+        rows, notes = [], [f"{model}, {len(images)} images, {arguments.classes} classes; {unit}."]
+        for name in arguments.method.split(","):
+            try:
+                rows.append(measure(name, classifier, images, arguments))
+            except UnsupportedModelError as error:
+                notes.append(f"{name} is skipped: {error}")
+        print_table(rows, " ".join(notes))
+        print()
 
 
 def print_table(rows: Sequence[Mapping[str, object]], note: str) -> None:

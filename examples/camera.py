@@ -44,13 +44,13 @@ def main() -> None:
     parser.add_argument("source")
     parser.add_argument("classes", nargs="+")
     parser.add_argument("--model", default="lite0")
-    parser.add_argument("--method", default="clip+panda")
+    parser.add_argument("--method", default="clip+panda+level")
     parser.add_argument("--every", type=int, default=10)
     options = parser.parse_args()
     classifier = tta_panda.make_classifier(tta_panda.load_model(options.model, device="auto"), options.classes)
     method = tta_panda.create_method(options.method, classifier)
     with contextlib.suppress(KeyboardInterrupt):
-        for prediction in tta_panda.predict(method, frames(options.source, max(1, options.every))):
+        for prediction in tta_panda.predict_stream(method, frames(options.source, max(1, options.every))):
             print(prediction, flush=True)
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import tta_panda
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp"}
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -23,20 +21,15 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("classes", nargs="+")
     parser.add_argument("--model", default="lite0")
-    parser.add_argument("--method", default="clip+panda")
+    parser.add_argument("--method", default="clip+panda+level")
     options = parser.parse_args()
-    classifier = tta_panda.make_classifier(tta_panda.load_model(options.model, device="auto"), options.classes)
-    method = tta_panda.create_method(options.method, classifier)
-    pictures = sorted(path for path in options.folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-    changed = 0
+    predictions = tta_panda.predict(options.folder, options.classes, model=options.model, method=options.method)
     with options.output.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["path", "class", "probability", "plain class", "error"])
-        for prediction in tta_panda.predict(method, pictures):
-            found = (prediction.predicted, prediction.probability, prediction.plain_predicted, prediction.error)
-            rows.writerow([prediction.path, *found])
-            changed += prediction.changed
-    print(f"{len(pictures)} pictures, {changed} of them predicted differently with {options.method}: {options.output}")
+        for each in predictions:
+            rows.writerow([each.path, each.predicted, each.probability, each.plain_predicted, each.error])
+    print(f"{len(predictions)} pictures: {options.output}\n{predictions.explanation}")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.data.corruptions.folders import draw_sheet
 from tta_panda.data.glyphs import draw_background, place_symbol, to_uint8
+from tta_panda.data.make import draw_sheet
 
 # name, scale, place of the middle from the picture's middle, both as shares of its side
 SCENE = (

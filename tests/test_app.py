@@ -6,12 +6,15 @@ import asyncio
 import inspect
 import itertools
 import re
+import socket
 import sys
 
 import cv2
 import numpy as np
 import pytest
 import torch
+from data_files import write_image
+from documents import ROOT
 from PIL import Image
 from records import make_record
 
@@ -24,7 +27,7 @@ import gradio as gr
 from tta_panda.app import batch as batches
 from tta_panda.app import records, server, stream
 from tta_panda.app import video as videos
-from tta_panda.app.batch import UNLABELLED, EncodedBatch, batch_outcome, frozen_methods
+from tta_panda.app.batch import UNLABELLED, EncodedBatch, batch_outcome, frozen_methods, negatives_large
 from tta_panda.app.drawing import Series, class_table, sheet, tiles
 from tta_panda.app.records import as_grid, difference, read_comparisons_of, record_classes, records_of, tables_of
 from tta_panda.app.stream import PANDA, PLAIN, Player, Setting, stream_charts, stream_classes
@@ -35,6 +38,7 @@ from tta_panda.errors import DataError, InvalidInputError, MissingExtraError, St
 from tta_panda.evaluation.store import RunStore
 
 DATA = "glyphs-val-c"
+PHOTOS = ROOT.parent / "shared" / "data" / "photos"
 SETTING = Setting(DATA, "fog", batch_size=20)
 
 
@@ -109,7 +113,7 @@ def folder(tmp_path):
 
 
 def test_pictures_of_a_folder_are_labelled_corrupted_and_broken_ones_named(folder, mini):
-    clean = batches.read_folder(str(folder), [], mini, 100)
+    clean = batches.read_pictures([folder], [], mini, 100)
     foggy = clean.corrupted("fog", 3)
     assert clean.class_names == ("gear", "star")
     assert sorted(clean.labels.tolist()) == [0, 0, 0, 1, 1, 1]
@@ -119,26 +123,47 @@ def test_pictures_of_a_folder_are_labelled_corrupted_and_broken_ones_named(folde
 
 
 def test_uploads_have_no_labels(folder, mini, mini_classifier):
-    found = batches.read_files(sorted((folder / "gear").iterdir()), ["star", "gear"], mini)
+    found = batches.read_pictures(sorted((folder / "gear").iterdir()), ["star", "gear"], mini, 100)
     assert found.labels.tolist() == [UNLABELLED] * 3
     shown = EncodedBatch(found, batches.shared_classifier("mini", found.class_names))
     assert shown.auto.metrics is None and shown.label_counts is None
     assert "✓" not in batch_outcome(shown, shown.auto)
 
 
+def test_labels_of_folders_with_underscores_are_kept(tmp_path, mini):
+    for name in ("fire_truck", "chess_knight"):
+        write_image(tmp_path / name / "a.png")
+    found = batches.read_pictures([tmp_path], [], mini, 10)
+    assert found.class_names == ("chess knight", "fire truck")
+    assert sorted(found.labels.tolist()) == [0, 1]
+    named = batches.read_pictures([tmp_path], ["fire_truck", "chess knight"], mini, 10)
+    assert sorted(named.labels.tolist()) == [0, 1]
+
+
+@pytest.mark.skipif(not PHOTOS.is_dir(), reason=f"needs photographs in {PHOTOS}")
+def test_every_photograph_has_the_label_of_its_folder(mini):
+    found = batches.read_pictures([PHOTOS], [], mini, 100)
+    assert len(found.class_names) == 12
+    assert found.labels.bincount().tolist() == [5] * 12
+
+
 def test_what_is_wrong_with_pictures_is_a_sentence(folder, mini):
     with pytest.raises(DataError, match=r"None of the pictures can be read\. broken\.png: not a picture"):
-        batches.read_files([folder / "star" / "broken.png"], ["a", "b"], mini)
-    with pytest.raises(InvalidInputError, match="Cannot infer the class names"):
-        batches.read_files([folder / "star" / "0.png"], [], mini)
-    with pytest.raises(InvalidInputError, match="Cannot infer the class names"):
-        batches.read_folder(str(folder / "star"), [], mini, 10)
-    with pytest.raises(InvalidInputError, match="Name a folder"):
-        batches.read_folder("", [], mini, 10)
-    with pytest.raises(InvalidInputError, match="Upload"):
-        batches.read_files([], ["a", "b"], mini)
+        batches.read_pictures([folder / "star" / "broken.png"], ["a", "b"], mini, 10)
+    for places, names in (([folder / "star" / "0.png"], []), ([folder / "star"], []), ([folder], ["one"])):
+        with pytest.raises(InvalidInputError, match="Cannot infer the class names"):
+            batches.read_pictures(places, names, mini, 10)
     with pytest.raises(DataError, match="nowhere"):
-        batches.read_folder(str(folder / "nowhere"), [], mini, 10)
+        batches.read_pictures([folder / "nowhere"], [], mini, 10)
+
+
+def test_negatives_are_shown_beside_the_classes_that_they_look_like(batch):
+    shown = negatives_large(batch)
+    assert shown.count("<img") == len(batch.negatives) == 4
+    best = batch.class_names[int(batch.negatives_resemble[0].argmax())]
+    assert shown.split("negative 1 of 4</b>")[1].startswith('<div class="bar"')
+    assert f">{best} <b>{batch.negatives_resemble[0].max():.0%}</b>" in shown
+    assert "The negatives look like" in shown and "subtracted" in shown
 
 
 def test_a_stream_step_by_step_is_the_stream_at_once(mini_classifier):
@@ -286,8 +311,8 @@ def test_the_command_names_the_extra_that_it_needs(monkeypatch):
         explore()
 
 
-def answer(hosts: tuple[str, ...], **headers: str) -> int:
-    """The status that a page gets which asks with these headers."""
+def answer(hosts: tuple[str, ...], token: str | None = None, query: str = "", **headers: str) -> tuple[int, bytes]:
+    """The status that a page gets which asks with these headers, and the cookie that is set."""
     sent: list[dict] = []
 
     async def page(_scope, _receive, send):
@@ -297,32 +322,47 @@ def answer(hosts: tuple[str, ...], **headers: str) -> int:
         sent.append(message)
 
     asked = [(name.encode(), value.encode()) for name, value in headers.items()]
-    asyncio.run(server.OnlyFromHere(page, hosts)({"type": "http", "headers": asked}, None, note))
-    assert (b"content-security-policy", server.POLICY) in sent[0]["headers"]
-    return sent[0]["status"]
+    scope = {"type": "http", "headers": asked, "query_string": query.encode(), "path": "/", "client": ("127.0.0.1", 1)}
+    asyncio.run(server.OnlyThisPage(page, hosts, token)(scope, None, note))
+    given = dict(sent[0]["headers"])
+    assert given[b"content-security-policy"] == server.POLICY
+    return sent[0]["status"], given.get(b"set-cookie", b"")
 
 
 def test_pages_of_other_addresses_get_no_answer():
     here = ("127.0.0.1", "localhost", "::1")
-    assert inspect.signature(explore).parameters["host"].default in here
+    assert server.own_names(inspect.signature(explore).parameters["host"].default) == here
     for host in ("127.0.0.1:7860", "localhost:7860", "[::1]:7860", "localhost"):
-        assert answer(here, host=host) == answer(here, host=host, origin=f"http://{host}") == 200
+        assert answer(here, host=host) == answer(here, host=host, origin=f"http://{host}") == (200, b"")
         for elsewhere in ("https://example.com", "null", "", "http://localhost:80", f"http://{host}.example.com"):
-            assert answer(here, host=host, origin=elsewhere) == 403
-    for host in ("example.com:7860", "localhost.example.com", "", "[", "127.0.0.1:7860@example.com"):
-        assert answer(here, host=host) == answer(here, host=host, origin=f"http://{host}") == 403
-    assert answer((), host="machine:7860", origin="http://machine:7860") == 200  # where --host says so
-    assert answer((), host="machine:7860", origin="https://example.com") == 403
+            assert answer(here, host=host, origin=elsewhere)[0] == 403
+    for host in ("example.com:7860", "localhost.example.com", "", "[", "127.0.0.1:7860@example.com", "10.0.0.1"):
+        assert answer(here, host=host)[0] == answer(here, host=host, origin=f"http://{host}")[0] == 403
+
+
+def test_other_machines_need_the_token_and_a_name_of_this_one():
+    names = server.own_names("0.0.0.0")
+    host = f"{socket.gethostname()}:7860"
+    for asked in (host, "10.1.2.3:7860", "[fe80::1]:7860"):
+        assert answer(names, "secret", host=asked)[0] == 403
+        assert answer(names, "secret", "token=other", host=asked)[0] == 403
+        status, cookie = answer(names, "secret", "token=secret", host=asked, origin=f"http://{asked}")
+        assert status == 200 and b"HttpOnly; SameSite=Strict" in cookie
+        assert answer(names, "secret", host=asked, cookie="token=secret") == (200, b"")
+        assert answer(names, "secret", "token=secret", host=asked, origin="https://example.com")[0] == 403
+    assert answer(names, "secret", "token=secret", host="example.com:7860")[0] == 403
+    assert answer(names, "secret", host="example.com:7860", cookie="token=secret")[0] == 403
 
 
 def test_the_page_loads_the_models_of_the_command_line_and_no_others(tmp_path, monkeypatch):
     """The name of a model can ask for code of a module."""
     (tmp_path / "guest.py").write_text("open('executed', 'w')\ndef model(): ...")
     monkeypatch.chdir(tmp_path)
-    page = server.build_page(["mini"])
+    page = server.build_page(["lite0"])
     choices = [block for block in page.blocks.values() if getattr(block, "label", None) == "Model"]
     assert len(choices) == 3
     for block in choices:
+        assert [name for name, _ in block.choices] == ["lite0", "mini"]
         assert block.preprocess("mini") == "mini"
         with pytest.raises(gr.Error):
             block.preprocess("guest:model")
@@ -333,29 +373,36 @@ def test_what_the_fields_of_a_batch_do(folder):
     def encode(source, *fields):
         return batches._encode(source, DATA, *fields, "fog", 5, "mini", "clip", 20)
 
-    batch, slider, outcome, sheets = encode(batches.EMBEDDED, "", None, "")
+    batch, slider, outcome, sheets, negatives = encode(batches.EMBEDDED, "", None, "")
     assert slider["value"] == round(batch.auto.beta, 2) and "Predictions for 20 pictures" in outcome
-    assert f"--auto: {batch.auto.beta / 2:.3f}" in sheets
+    assert f"--auto: {batch.auto.beta / 2:.3f}" in sheets and "negative 2 of 2" in negatives
     assert "β = 0.70" in batches._at(batch, 0.7)[1] and batches._at(batch)[1] == outcome
     assert "Predictions for 6 pictures" in encode(batches.FOLDER, str(folder), None, "")[2]
-    assert "Predictions for 1 pictures" in encode(batches.UPLOAD, "", [folder / "gear" / "0.png"], "cat, dog")[2]
-    with pytest.raises(gr.Error, match="Upload one picture"):
-        encode(batches.UPLOAD, "", None, "cat, dog")
-    assert [each["visible"] for each in batches._fields_of(batches.FOLDER)] == [False, True, False, True]
+    assert "Predictions for 1 picture<" in encode(batches.UPLOAD, "", [folder / "gear" / "0.png"], "cat, dog")[2]
+    for source in (batches.UPLOAD, batches.FOLDER):  # nothing was asked for yet, so nothing is wrong
+        assert encode(source, " ", None, "cat, dog")[2] == f"<p>{batches.NO_PICTURES[source]}</p>"
+
+
+def test_own_pictures_are_not_corrupted_and_have_a_model_of_their_own():
+    *shown, corruption, model = batches._fields_of(batches.FOLDER, "lite0")
+    assert [each["visible"] for each in shown] == [False, True, False, True]
+    assert (corruption["value"], model["value"]) == ("clean", "lite0")
+    assert [each["value"] for each in batches._fields_of(batches.EMBEDDED, "lite0")[-2:]] == ["fog", "mini"]
 
 
 def test_what_the_buttons_of_a_stream_do():
-    playing, charts, counts = stream._step(None, "mini", PANDA, DATA, "fog", 5, "continual", 10)
-    again, _, counts = stream._step(playing, "mini", PANDA, DATA, "snow", 5, "continual", 10)
+    playing, charts, counts = stream._step(None, "mini", "clip", "panda", DATA, "fog", 5, "continual", 10)
+    again, _, counts = stream._step(playing, "mini", "clip", "panda", DATA, "snow", 5, "continual", 10)
     assert again is playing and "<svg" in charts and "All 20 pictures" in counts
     for _ in range(2):  # the timer may tick once more before it is stopped
         with pytest.raises(gr.Error, match="sideways"):
-            stream._step(playing, "mini", PANDA, DATA, "fog", 5, "sideways", 10)
+            stream._step(playing, "mini", "clip", "panda", DATA, "fog", 5, "sideways", 10)
 
 
 def test_what_the_fields_of_results_do(store):
     folders, title, table, grid = records._open(str(store("new", 0.2).root), str(store("old", 0.1).root))
-    assert title["value"] in folders[0] and grid["headers"] == ["corruption", "clip", "clip+panda"]
+    assert title["value"] in folders[0] and grid["visible"]
+    assert grid["value"]["headers"] == ["corruption", "clip", "clip+panda"]
     chosen = gr.SelectData(None, {"index": [0, 2], "value": 0.1, "row_value": ["fog"]})
     shown, record = records._choose_cell(folders, title["value"], table["value"], chosen)
     assert shown.count("clip+panda on fog") == 4 and record["visible"]
@@ -364,9 +411,13 @@ def test_what_the_fields_of_results_do(store):
 
 
 def test_frames_of_a_video_and_a_camera_are_predicted(video):
-    [*_, shown] = videos._play(str(video), "cat, dog", "mini", "clip+panda", 3)
+    [*_, shown] = videos._play(str(video), "cat, dog", "mini", "clip", "panda", 3)
     assert shown.count("<figure") == 3
-    method, said = videos._look(None, np.zeros((48, 64, 3), np.uint8), "cat, dog", "mini", "clip")
-    assert "%" in said and videos._look(method, np.zeros((48, 64, 3), np.uint8), "x", "mini", "clip")[0] is method
+    method, said = videos._look(None, np.zeros((48, 64, 3), np.uint8), "cat, dog", "mini", "clip", "none")
+    assert (
+        "%" in said and videos._look(method, np.zeros((48, 64, 3), np.uint8), "x", "mini", "clip", "none")[0] is method
+    )
     with pytest.raises(gr.Error, match="Upload a video first"):
-        list(videos._play(None, "cat, dog", "mini", "clip", 1))
+        list(videos._play(None, "cat, dog", "mini", "clip", "none", 1))
+    with pytest.raises(gr.Error, match="two or more names"):
+        list(videos._play(str(video), "cat", "mini", "clip", "none", 1))

@@ -111,6 +111,13 @@ def test_a_broken_upload_is_a_sentence(visit, tmp_path):
     toast = page.get_by_text("None of the pictures can be read. broken.png: not a picture")
     toast.wait_for()
     page.get_by_label("embedded data").check()
+    page.get_by_text("snowman").first.wait_for()
+
+
+def test_negatives_are_large_beside_their_classes(visit):
+    visit.open_tab("Negatives")
+    assert visit.page.locator("#negatives img").count() == 5
+    visit.open_tab("Predictions")
 
 
 def test_a_stream_plays_pauses_and_is_reset(visit):

@@ -47,7 +47,7 @@ def test_every_benchmark_is_tested():
 def test_a_benchmark_prints_a_table(script, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [script, *COMMANDS[script]])
     runpy.run_path(str(BENCHMARKS / f"{script}.py"), run_name="__main__")
-    note, _, *table = capsys.readouterr().out.splitlines()
+    note, _, *table = capsys.readouterr().out.strip().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
     assert note.endswith(".") and "thread(s)" in note
     assert [row[0] for row in rows[2:]] == ROWS[script]

@@ -72,6 +72,16 @@ def test_help_names_the_commands_and_imports_nothing_heavy():
     assert all(command in done.stdout for command in ("bench", "bench", "report", "ls"))
 
 
+def test_what_is_listed_in_short_needs_no_library_that_takes_seconds_to_import():
+    code = "import sys\nfrom typer.testing import CliRunner\nfrom tta_panda.cli import app\n"
+    code += "for words in ('ls methods', 'ls models', 'ls presets', 'ls experiments', 'ls data', 'doctor'):\n"
+    code += " result = CliRunner().invoke(app, words.split(), catch_exceptions=False)\n"
+    code += " assert result.exit_code == 0 and result.stdout.count('\\n') > 4, words\n"
+    code += "print('heavy:', sorted({'torch', 'open_clip', 'matplotlib', 'transformers'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    assert "heavy: []" in done.stdout, done.stderr
+
+
 COMMANDS = ["predict", "bench", "reproduce", "report", "explore", "ls", "corrupt", "doctor"]
 
 
@@ -166,6 +176,8 @@ def test_bench_prints_tables_and_writes_a_report(succeeded, tmp_path):
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.count("<figcaption>") == 6  # accuracy, bias and histograms for clip and for tent
     assert "mean of 2" in page
+    assert "clip+panda on fog: The negatives look like" in printed  # as many methods share them
+    assert "tent+panda on clean: " in printed
     rows = json.loads(succeeded(*arguments, "--json"))["rows"]
     assert len(rows) == 12
     assert {row["method"] for row in rows} == {"clip", "clip+panda", "tent", "tent+panda"}
@@ -245,6 +257,42 @@ def test_the_protocol_and_the_settings_are_in_the_record(succeeded, tmp_path):
     assert row["images"] == row["images_with_gradient"] == 22  # twenty images, two negatives, and both again
 
 
+def test_options_come_from_a_file_and_the_command_line_counts_more(succeeded, tta_panda, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "data: glyphs-val-c\nmethod: [clip, tent]\ncorruption: [fog]\nbatch_size: 20\nlimit: 40\nseed: 1\n"
+        "set: {beta: 0.3, lr: 1e-3}\nimage_list: null\njson: true\n"
+    )
+    rows = json.loads(succeeded("bench", "--config", path, "-o", tmp_path, "--method", "tent"))["rows"]
+    assert [row["method"] for row in rows] == ["tent", "tent+panda"]
+    assert {(row["corruption"], row["seed"], row["samples"], row["batch_size"]) for row in rows} == {("fog", 1, 40, 20)}
+    assert (rows[1]["options"]["beta"], rows[1]["options"]["lr"]) == (0.3, 1e-3)
+    for text, message in {
+        "methd: clip": "Unknown option in run.yaml 'methd'. Did you mean 'method'",
+        "- clip": "a value for each option",
+        "a: b: c": "Cannot read the configuration run.yaml",
+        "limit: many": "Invalid value for '--limit'",
+    }.items():
+        path.write_text(text)
+        outcome = tta_panda("bench", "--config", "run.yaml")
+        assert outcome.code in (1, 2) and message in outcome.stderr and "Traceback" not in outcome.stderr
+    assert "Cannot read" in tta_panda("bench", "--config", "absent.yaml").stderr
+
+
+def test_a_command_that_cannot_start_shows_no_progress(tta_panda, monkeypatch, tmp_path):
+    started = []
+    monkeypatch.setattr("rich.progress.Progress.start", lambda self: started.append(self))
+    (tmp_path / "broken.pt").write_text("no weights")
+    arguments = ["bench", "--method", "clip", *SMALL, "--corruption", "fog", "-o", tmp_path / "runs"]
+    outcome = tta_panda(*arguments, "--model", f"ViT-B-32:{tmp_path / 'broken.pt'}")
+    assert outcome.code == 1 and "broken.pt" in outcome.stderr and not started
+    assert tta_panda(*arguments).code == 0 and started
+
+
+def test_shells_can_complete(succeeded):
+    assert "--install-completion" in succeeded("--help")
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -259,6 +307,19 @@ def test_the_protocol_and_the_settings_are_in_the_record(succeeded, tmp_path):
 def test_ls_lists_by_kind(succeeded, kind, name):
     assert name in [row["name"] for row in json.loads(succeeded("ls", kind, "--json"))["rows"]]
     assert name in succeeded("ls", kind, f"{name[:2]}*")
+
+
+def test_what_is_listed_of_a_pattern_has_details(succeeded):
+    def listed(*words):
+        return {row["name"]: row for row in json.loads(succeeded("ls", *words, "--json"))["rows"]}
+
+    assert "Wang et al. 2021" in listed("methods")["tent"]["about"] and list(listed("methods")) == [*METHODS]
+    assert listed("models").keys() == listed("models", "*").keys()
+    tent = listed("methods", "tent+*")["tent+panda"]
+    assert tent["per image"] == {"images_with_gradient": 1.1} and tent["options"]["beta"] == "auto"
+    assert listed("presets", "mini")["mini"].keys() == {"name", "method", "options"}
+    assert listed("experiments", "table-main")["table-main"]["runs"] > 100
+    assert "tta-panda ls methods PATTERN" in succeeded("ls", "methods")
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from tta_panda.data.corruptions import (
     CORRUPTIONS,
     EXTRA_CORRUPTIONS,
     GROUPS,
-    corrupt,
     corrupt_batch,
+    corrupt_image,
     frost,
     functions,
     image_rng,
@@ -115,7 +115,7 @@ def test_bytes_do_not_depend_on_the_split(name: str) -> None:
     whole = corrupt_batch(images, name, 4, seed=5, first_index=10)
     parts = [corrupt_batch(images[a:b], name, 4, seed=5, first_index=10 + a) for a, b in ((0, 1), (1, 5), (5, 7))]
     assert np.array_equal(whole, np.concatenate(parts))
-    single = [corrupt(image, name, 4, rng=image_rng(5, name, 4, 10 + i)) for i, image in enumerate(images)]
+    single = [corrupt_image(image, name, 4, rng=image_rng(5, name, 4, 10 + i)) for i, image in enumerate(images)]
     assert np.array_equal(whole, np.stack(single))
     assert all(one.flags.writeable for one in single)
 
@@ -144,7 +144,7 @@ def test_any_size_works(
 ) -> None:
     image = scenes(1, height, width)[0] if value is None else np.full((height, width, 3), value, dtype=np.uint8)
     with np.errstate(all="raise", under="ignore"):
-        out = corrupt(image, name, severity, rng=np.random.default_rng(0), parameters=parameters)
+        out = corrupt_image(image, name, severity, rng=np.random.default_rng(0), parameters=parameters)
     assert out.shape == image.shape and out.dtype == np.uint8
 
 
@@ -215,7 +215,7 @@ def point(side: int = 33) -> Bytes:
 
 
 def test_gaussian_blur_of_a_point() -> None:
-    out = corrupt(point(), "gaussian_blur", 5, rng=np.random.default_rng(0), parameters="cifar")[..., 0]
+    out = corrupt_image(point(), "gaussian_blur", 5, rng=np.random.default_rng(0), parameters="cifar")[..., 0]
     axis = np.exp(-(np.arange(-4, 5) ** 2) / 2)
     kernel = np.outer(axis, axis) / axis.sum() ** 2
     assert largest_gap(out[12:21, 12:21], (255 * kernel).astype(np.uint8)) <= 1
@@ -225,12 +225,12 @@ def test_gaussian_blur_of_a_point() -> None:
 def test_gaussian_blur_agrees_with_scipy() -> None:
     image = scenes(1, 40)[0]
     expected = ndimage.gaussian_filter(image / 255, (0.8, 0.8, 0), mode="nearest", truncate=4) * 255
-    out = corrupt(image, "gaussian_blur", 4, rng=np.random.default_rng(0))
+    out = corrupt_image(image, "gaussian_blur", 4, rng=np.random.default_rng(0))
     assert largest_gap(out, expected.astype(np.uint8)) <= 1
 
 
 def test_defocus_blur_of_a_point_is_a_disk() -> None:
-    out = corrupt(point(), "defocus_blur", 5, rng=np.random.default_rng(0), parameters="cifar")[..., 0]
+    out = corrupt_image(point(), "defocus_blur", 5, rng=np.random.default_rng(0), parameters="cifar")[..., 0]
     expected = np.zeros((33, 33), dtype=np.uint8)
     expected[15:18, 15:18] = int(255 / 9)  # radius 1.5 covers the eight neighbours
     assert largest_gap(out, expected) <= 1
@@ -290,7 +290,7 @@ def test_zoom_blur_is_the_mean_of_its_zooms() -> None:
     unit = (image / 255).astype(np.float32)
     layers = [unit] + [published_zoom(unit, factor) for factor in np.arange(1, 1.26, 0.01).tolist()]
     expected = np.mean(layers, axis=0) * 255
-    out = corrupt(image, "zoom_blur", 5, rng=np.random.default_rng(0))
+    out = corrupt_image(image, "zoom_blur", 5, rng=np.random.default_rng(0))
     assert largest_gap(out, expected.astype(np.uint8)) <= 1
 
 
@@ -342,7 +342,7 @@ def literal_motion(layer: Bytes, radius: float, sigma: float, angle: float) -> N
 def test_snow_agrees_with_the_published_recipe(table: str, severity: int) -> None:
     mean, sigma, zoom, threshold, radius, spread, weight = published(table, "snow", severity)
     image = scenes(1, 48)[0]
-    out = corrupt(image, "snow", severity, rng=np.random.default_rng(4), parameters=table)
+    out = corrupt_image(image, "snow", severity, rng=np.random.default_rng(4), parameters=table)
     rng = np.random.default_rng(4)
     layer = published_zoom(rng.normal(mean, sigma, (48, 48))[..., None], zoom)[..., 0]
     layer[layer < threshold] = 0
@@ -385,7 +385,7 @@ def test_plasma_agrees_with_the_literal_loop() -> None:
 
 def test_fog_keeps_the_range_of_the_image() -> None:
     image = (scenes(1, 32)[0] * 0.7).astype(np.uint8)
-    out = corrupt(image, "fog", 5, rng=np.random.default_rng(0))
+    out = corrupt_image(image, "fog", 5, rng=np.random.default_rng(0))
     top = image.max() / 255
     cloud = literal_plasma(np.random.default_rng(0), 32, 1.75)[..., None]
     expected = (image / 255 + 1.5 * cloud) * top / (top + 1.5) * 255
@@ -397,10 +397,10 @@ def test_frost_adds_a_part_of_a_texture() -> None:
     pane = scenes(1, 90, seed=9)[0]
     textures = frost.FrostTextures([pane])
     black = np.zeros((80, 85, 3), dtype=np.uint8)
-    out = corrupt(black, "frost", 5, rng=np.random.default_rng(0), frost_textures=textures)  # .6 image + .75 frost
+    out = corrupt_image(black, "frost", 5, rng=np.random.default_rng(0), frost_textures=textures)  # .75 of the frost
     crops = [(0.75 * pane[y : y + 80, x : x + 85]).astype(np.uint8) for y in range(11) for x in range(6)]
     assert sum(np.array_equal(out, crop) for crop in crops) == 1
-    white = corrupt(black + 200, "frost", 1, rng=np.random.default_rng(0), frost_textures=textures)
+    white = corrupt_image(black + 200, "frost", 1, rng=np.random.default_rng(0), frost_textures=textures)
     assert white.max() == 255  # clipped, not wrapped around
     assert (white >= 200).all()
 
@@ -437,7 +437,7 @@ def through_hsv(image: Bytes, change) -> NDArray[np.floating]:  # type: ignore[n
 def test_brightness_agrees_with_colorsys() -> None:
     image = scenes(1, 32)[0]
     image[0] = np.arange(32)[:, None]  # greys and black
-    out = corrupt(image, "brightness", 5, rng=np.random.default_rng(0))
+    out = corrupt_image(image, "brightness", 5, rng=np.random.default_rng(0))
     expected = through_hsv(image, lambda h, s, v: (h, s, min(v + 0.3, 1)))
     assert np.abs(out + 0.5 - expected).max() <= 0.5 + 1e-6  # truncated, so within the level below
 
@@ -445,7 +445,7 @@ def test_brightness_agrees_with_colorsys() -> None:
 def test_saturate_agrees_with_colorsys() -> None:
     image = scenes(1, 32)[0]
     image[0] = np.arange(32)[:, None]
-    out = corrupt(image, "saturate", 5, rng=np.random.default_rng(0))
+    out = corrupt_image(image, "saturate", 5, rng=np.random.default_rng(0))
     expected = through_hsv(image, lambda h, s, v: (h, min(s * 2.5 + 0.2, 1), v))
     assert np.abs(out + 0.5 - expected).max() <= 0.5 + 1e-6
 
@@ -481,7 +481,7 @@ def test_jpeg_agrees_with_pillow(side: int, quality: int) -> None:
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, format="JPEG", quality=quality)
     assert np.array_equal(
-        corrupt(image, "jpeg_compression", 5, rng=np.random.default_rng(0)), np.asarray(Image.open(buffer))
+        corrupt_image(image, "jpeg_compression", 5, rng=np.random.default_rng(0)), np.asarray(Image.open(buffer))
     )
 
 
@@ -490,7 +490,7 @@ def test_pixelate_agrees_with_pillow(shape: tuple[int, int], small: tuple[int, i
     image = scenes(1, *shape)[0]
     reduced = Image.fromarray(image).resize(small[::-1], Image.Resampling.BOX)
     expected = np.asarray(reduced.resize(shape[::-1], Image.Resampling.BOX))
-    assert np.array_equal(corrupt(image, "pixelate", 5, rng=np.random.default_rng(0)), expected)
+    assert np.array_equal(corrupt_image(image, "pixelate", 5, rng=np.random.default_rng(0)), expected)
 
 
 @pytest.mark.parametrize("table", ["cifar", "imagenet"])
@@ -499,7 +499,7 @@ def test_elastic_agrees_with_scipy(table: str, severity: int) -> None:
     strength, smoothness, jitter = published(table, "elastic_transform", severity)
     height, width = 48, 48
     image = scenes(1, height, width)[0]
-    out = corrupt(image, "elastic_transform", severity, rng=np.random.default_rng(8), parameters=table)
+    out = corrupt_image(image, "elastic_transform", severity, rng=np.random.default_rng(8), parameters=table)
     rng, unit = np.random.default_rng(8), image.astype(np.float32) / 255
     points = np.array([[40, 40], [40, 8], [8, 8]], dtype=np.float32)  # the centre and a third of the side around it
     moved = points + rng.uniform(-jitter, jitter, points.shape).astype(np.float32)
@@ -556,12 +556,12 @@ def test_bad_severities_are_refused(severity: object) -> None:
 )
 def test_bad_images_are_refused(image: object, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        corrupt(image, "fog", rng=np.random.default_rng(0))  # type: ignore[arg-type]
+        corrupt_image(image, "fog", rng=np.random.default_rng(0))  # type: ignore[arg-type]
 
 
 def test_bad_sources_of_chance_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="default_rng"):
-        corrupt(scenes(1, 32)[0], "fog", rng=0)  # type: ignore[arg-type]
+        corrupt_image(scenes(1, 32)[0], "fog", rng=0)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="seed is -1"):
         corrupt_batch(scenes(1, 32), "fog", seed=-1)
     with pytest.raises(InvalidInputError, match="index"):

@@ -12,7 +12,9 @@ import pytest
 from data_files import random_images, write_image
 from PIL import Image
 
-from tta_panda.data.corruptions.folders import corrupt_folder, draw_sheet, read_for_sheet
+from tta_panda.data import make
+from tta_panda.data.listing import Found
+from tta_panda.data.make import corrupt_folder, draw_sheet, read_for_sheet
 from tta_panda.errors import DataError, InvalidInputError, TtaPandaWarning, UnknownNameError
 from tta_panda.images import read_image
 
@@ -107,7 +109,9 @@ def test_what_exists_is_not_made_again(images: Path, tmp_path: Path) -> None:
     corrupt_folder(images, out, ["fog"], [5], clean=True)
     made = files(out)
     path = out / "fog" / "5" / "a" / "one.jpg"
+    times = path.stat()
     path.write_bytes(b"kept")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     (out / "fog" / "5" / "top.png").unlink()
     corrupt_folder(images, out, ["fog", "contrast"], [5], clean=True)
     assert path.read_bytes() == b"kept"
@@ -117,6 +121,54 @@ def test_what_exists_is_not_made_again(images: Path, tmp_path: Path) -> None:
     os.utime(images / "a" / "one.jpg", ns=(later, later))
     corrupt_folder(images, out, ["fog"], [5])
     assert path.read_bytes() == made["fog/5/a/one.jpg"]
+
+
+def test_an_image_replaced_by_an_older_one_is_corrupted_again(images: Path, tmp_path: Path) -> None:
+    older = write_image(tmp_path / "older.png", 40, 50, seed=9)
+    os.utime(older, (10**9, 10**9))
+    corrupt_folder(images, tmp_path / "out", ["contrast"], [5], clean=True)
+    before = files(tmp_path / "out")
+    older.replace(images / "top.png")
+    corrupt_folder(images, tmp_path / "out", ["contrast"], [5], clean=True)
+    after = files(tmp_path / "out")
+    assert {name for name in before if before[name] != after[name]} == {"top.png", "contrast/5/top.png"}
+    assert after["top.png"] == (images / "top.png").read_bytes()
+
+
+def test_long_names_and_images_that_vanish_cost_only_themselves(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_image(images / "a.gif").rename(images / f"{'a' * 250}.gif")  # with .png after it, too long
+    write_image(images / "b.png").rename(images / f"{'b' * 251}.png")  # as long as names may be
+    found = make.find_images([images])
+    gone = Found((*found.paths, images / "gone.png"), found.skipped)
+    monkeypatch.setattr(make, "find_images", lambda _places: gone)
+    done, skipped = corrupt_folder(images, tmp_path / "out", ["contrast"], [5], clean=True)
+    assert done == 5
+    assert skipped == {f"{'a' * 250}.gif": "File name too long", "gone.png": "No such file or directory"}
+    assert (tmp_path / "out" / "contrast" / "5" / f"{'b' * 251}.png").is_file()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_pipes_are_skipped_and_replaced(images: Path, tmp_path: Path) -> None:
+    os.mkfifo(images / "pipe.png")
+    (tmp_path / "out" / "contrast" / "5").mkdir(parents=True)
+    corrupt_folder(images, tmp_path / "before", ["contrast"], [5])
+    (tmp_path / "before" / "contrast.json").replace(tmp_path / "out" / "contrast.json")
+    os.mkfifo(tmp_path / "out" / "contrast" / "5" / "top.png")
+    assert corrupt_folder(images, tmp_path / "out", ["contrast"], [5]) == (4, {})
+    assert files(tmp_path / "out") == files(tmp_path / "before")
+
+
+def test_links_that_lead_to_themselves_are_skipped(images: Path, tmp_path: Path) -> None:
+    (images / "round.png").symlink_to("round.png")
+    (images / "circle").symlink_to(images, target_is_directory=True)
+    assert corrupt_folder(images, tmp_path / "out", ["contrast"], [5]) == (4, {})
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(DataError, match="There is no folder"):
+        corrupt_folder(tmp_path / "loop", tmp_path / "out", ["contrast"], [5])
+    with pytest.raises(DataError, match="Cannot write to"):
+        corrupt_folder(images, tmp_path / "loop", ["contrast"], [5])
 
 
 def test_other_settings_are_not_mixed(images: Path, tmp_path: Path) -> None:

@@ -161,6 +161,14 @@ def test_the_next_run_goes_on(server: Server, tmp_path: Path) -> None:
     assert (tmp_path / "CIFAR-10-C" / "fog.npy").is_file()
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_pipes_in_the_place_of_files_are_replaced(server: Server, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "CIFAR-10-C.tar.part")
+    os.mkfifo(tmp_path / "CIFAR-10-C.tar")
+    download.download("cifar10-c", tmp_path, mirror=server.url)
+    assert {name: (tmp_path / name).read_bytes() for name in FILES} == FILES
+
+
 def test_a_part_that_is_whole_already_is_only_verified(server: Server, tmp_path: Path) -> None:
     (tmp_path / "CIFAR-10-C.tar.part").write_bytes(CONTENT)
     download.download("cifar10-c", tmp_path, mirror=server.url)

@@ -12,7 +12,6 @@ import pytest
 from data_files import write_cifar_c, write_clean_cifar, write_image
 
 from tta_panda.data import DATASETS
-from tta_panda.data import cache as cache_module
 from tta_panda.data import dataset as module
 from tta_panda.data.cifar import was_made
 from tta_panda.data.make import make_corrupted
@@ -25,7 +24,7 @@ Cache = Callable[[], list[Path]]
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     """What the cache holds; files count as settled at once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache_module, "_CLOCK_TICK", 0)
+    monkeypatch.setattr(module, "_CLOCK_TICK", 0)
     return lambda: sorted((tmp_path / "cache").rglob("*"))[2:]
 
 
@@ -118,11 +117,11 @@ def test_an_earlier_time_does_not_hide_a_change(photos: Path) -> None:
 
 def test_files_written_just_now_are_not_cached(photos: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """They could be written again within the same tick of the clock."""
-    monkeypatch.setattr(cache_module, "_CLOCK_TICK", 3_000_000_000)
+    monkeypatch.setattr(module, "_CLOCK_TICK", 3_000_000_000)
     now = time.time_ns
     fingerprint(photos)
     assert cache() == []
-    monkeypatch.setattr(cache_module.time, "time_ns", lambda: now() + 60 * 10**9)
+    monkeypatch.setattr(module.time, "time_ns", lambda: now() + 60 * 10**9)
     fingerprint(photos)
     assert len(cache()) == 1
 
@@ -146,7 +145,7 @@ def test_without_a_cache_it_is_slower(
     assert fingerprint(photos) == fingerprint(photos) == first
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "expanduser", homeless)
-    assert cache_module._cache_folder() == Path(os.devnull)
+    assert module._cache_folder() == Path(os.devnull)
     assert len(reads) == 9
 
 

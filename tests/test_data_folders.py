@@ -137,6 +137,31 @@ def test_a_limit_takes_images_of_all_classes(tmp_path: Path) -> None:
         load_data("folder", root=tmp_path, limit=0)
 
 
+def test_files_that_vanish_are_explained(tmp_path: Path) -> None:
+    tree(tmp_path)
+    dataset = load_data("folder", root=tmp_path)
+    assert isinstance(dataset, ImageFiles)
+    (tmp_path / "cat" / "0.png").unlink()
+    with pytest.warns(TtaPandaWarning, match="0.png: No such file"):
+        assert len(dataset.without_broken()) == 5
+
+
+def test_labels_are_whole_numbers() -> None:
+    with pytest.raises(DataError, match="Labels must be whole numbers, found float64"):
+        ImageDataset(random_images(2), np.array([0.5, 1]), ("cat", "dog"))
+
+
+def test_links_that_lead_to_themselves_are_no_classes(tmp_path: Path) -> None:
+    tree(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "cat" / "round.png").symlink_to("round.png")
+    (tmp_path / "cat" / "up").symlink_to(tmp_path / "cat", target_is_directory=True)
+    assert len(load_data("folder", root=tmp_path)) == 6
+    for root in (tmp_path / "loop", Path("~nobody-of-this-name/photos")):
+        with pytest.raises(DataError, match="There is no folder"):
+            load_data("folder", root=root)
+
+
 def test_flat_folders_are_for_prediction(tmp_path: Path) -> None:
     write_image(tmp_path / "a.png")
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
@@ -176,7 +201,7 @@ def test_broken_images_can_be_skipped(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_files_are_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("tta_panda.data.cache._CLOCK_TICK", 0)
+    monkeypatch.setattr("tta_panda.data.dataset._CLOCK_TICK", 0)
     tree(tmp_path / "photos")
     (tmp_path / "photos" / "dog" / "1.png").write_bytes(b"")
     files = load_data("folder", root=tmp_path / "photos")

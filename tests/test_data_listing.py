@@ -70,7 +70,7 @@ def test_files_that_are_named_are_used_whatever_their_suffix(photos: Path) -> No
 
 
 def test_places_that_do_not_exist_are_an_error(photos: Path) -> None:
-    for place in ("photos/absent.png", "absent", "photos/*.bmp"):
+    for place in ("photos/absent.png", "absent", "photos/*.bmp", "~nobody-of-this-name/a.png", "a" * 300):
         with pytest.raises(DataError, match="There is no file or folder"):
             find_images([photos, place])
 

@@ -144,6 +144,33 @@ def test_a_pickle_takes_no_more_memory_than_it_has(tmp_path: Path, content: byte
     assert peak < 2**24
 
 
+TREE = b"\x80\x04)" + b"2\x86" * 60  # a tuple that holds another twice, which holds another twice, sixty times
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (TREE + b".", "expected 'data'"),
+        (b"\x80\x04}" + TREE[2:] + b"Ns.", "a key of several parts"),
+        (b"\x80\x04}(" + TREE[2:] + b"Nu.", "a key of several parts"),
+        (b"\x80\x04(" + TREE[2:] + b"Nd.", "a key of several parts"),
+        (b"\x80\x04\x8f(" + TREE[2:] + b"\x90.", "a key of several parts"),
+        (b"\x80\x04(" + TREE[2:] + b"\x91.", "a key of several parts"),
+        (b"\x80\x04}(C\x04dataNC\x06labels](" + TREE[2:] + b"eu.", "whole numbers .* found list of tuple"),
+        (b"\x80\x04}(C\x04dataNC\x06labels" + TREE[2:] + b"u.", "whole numbers .* found tuple"),
+        (b"\x80\x04cnumpy\ndtype\n" + TREE[2:] + b"\x85R.", "asks for an array of"),
+        (b"\x80\x04cnumpy.core.multiarray\n_reconstruct\n" + TREE[2:] + b"NN\x87R.", "asks for an array of"),
+    ],
+    ids=["alone", "item", "items", "dict", "set", "frozenset", "label", "labels", "dtype", "array"],
+)
+def test_values_that_hold_themselves_over_and_over_do_not_take_forever(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    (tmp_path / "test_batch").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        CIFAR10.load_clean(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -160,6 +187,7 @@ def test_a_pickle_takes_no_more_memory_than_it_has(tmp_path: Path, content: byte
             "list of whole numbers",
         ),
         (pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [1 << 70]}, protocol=3), "whole numbers"),
+        (pickle.dumps({b"data": b"", b"labels": [1 << 100_000]}, protocol=3), "whole numbers"),
         (pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [10]}, protocol=3), r"0\.\.9 for 10 classes"),
     ],
 )

@@ -263,9 +263,9 @@ def test_frozen_and_trained_methods_are_corrected_alike(debias, tiny_classifier,
 def test_a_level_is_added_to_logits_and_moves_no_feature(tiny_classifier):
     method = CLIP(tiny_classifier, debias=Level(gamma=0.5))
     encoded = Encoded(torch.nn.functional.normalize(torch.randn(9, 16), dim=1))
-    corrected = method.features.correct(encoded)
+    corrected = encoded.corrected(method.features.decide(encoded))
     assert torch.equal(corrected.debiased, encoded.features)
-    expected = tiny_classifier.logits(encoded.features) + corrected.correction.bias
+    expected = tiny_classifier.logits(encoded.features) + corrected.bias
     torch.testing.assert_close(method.classify(corrected), expected)
     assert method.gamma == 0.5 and method.beta is None
 

@@ -9,7 +9,13 @@ import tomllib
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
-NAMES = {"open_clip_torch": "open_clip", "pillow": "PIL", "opencv-python-headless": "cv2", "lazy-loader": "lazy_loader"}
+NAMES = {
+    "open_clip_torch": "open_clip",
+    "pillow": "PIL",
+    "opencv-python-headless": "cv2",
+    "lazy-loader": "lazy_loader",
+    "pyyaml": "yaml",
+}
 """What packages are imported as, where that differs."""
 BROUGHT_ALONG = {"starlette": "gradio", "click": "typer", "urllib3": "requests"}
 """Packages that belong to another one so closely that it alone decides their versions."""

@@ -20,6 +20,7 @@ from tta_panda.methods import METHODS
 from tta_panda.methods.deyo import _permute_patches
 from tta_panda.methods.features import Encoded
 from tta_panda.methods.losses import entropy, marginal_entropy, top_class
+from tta_panda.methods.views import by_confidence, count_kept
 from tta_panda.models.openclip import OpenClipModel
 
 BETAS = pytest.mark.parametrize("beta", [None, 0.5])
@@ -152,6 +153,14 @@ def test_sar_skips_a_quarter_of_the_blocks_unless_told(tiny_classifier):
     assert blocks == set(range(9))
     assert not any("ln_post" in name for name in method.adapted)
     assert len(SAR(tiny_classifier).adapted) == 12  # all of two blocks
+
+
+def test_eta_starts_over_after_the_batches_that_are_asked_for(tiny_classifier, images):
+    method = ETA(tiny_classifier, lr=0.05, margin=1.0, d_margin=1.0, reset_every=2)
+    first, second = method.adapt(images[:8]), method.adapt(images[:8])
+    assert not torch.equal(first, second)
+    assert torch.equal(method.adapt(images[:8]), first) and torch.equal(method.adapt(images[:8]), second)
+    assert method.restarts == 0  # these count divergence
 
 
 # --- Zero -----------------------------------------------------------------------------------------------------------
@@ -344,11 +353,14 @@ def test_more_steps_lower_the_entropy_that_is_minimised(mini_classifier, foggy):
 
 @pytest.mark.parametrize(("method_class", "selections"), [(TPT, 1), (TPS, 3)])
 def test_tps_selects_views_at_every_step_and_tpt_once(method_class, selections, tiny_classifier, images, monkeypatch):
-    seen, rank = [], method_class.rank
-    monkeypatch.setattr(method_class, "rank", lambda self, logits: (seen.append(logits), rank(self, logits))[1])
+    seen = []
+    monkeypatch.setattr(
+        "tta_panda.methods.views.by_confidence",
+        lambda values, logits: (seen.append(by_confidence(values, logits)), seen[-1])[1],
+    )
     method_class(tiny_classifier, steps=3, views=8, keep=0.25, lr=0.5).adapt(images[:2])
     assert len(seen) == selections
-    assert len({str(rank(method_class(tiny_classifier), logits)[0]) for logits in seen}) == selections
+    assert len({str(views) for views in seen}) == selections
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------
@@ -369,10 +381,10 @@ def test_the_top_class_is_the_first_of_equals_for_any_shape():
     assert top_class(logits[:, 1:]).dtype == torch.int64
 
 
-def test_views_are_ranked_by_entropy(tiny_classifier):
+def test_views_are_sorted_by_entropy():
     logits = torch.tensor([[[1.0, 0], [5, 0], [0, 0], [0, 3]]])
-    order, count = Zero(tiny_classifier, keep=0.5).rank(logits)
-    assert (order.tolist(), count) == ([[1, 3, 0, 2]], 2)
+    assert by_confidence(torch.arange(4)[None], logits).tolist() == [[1, 3, 0, 2]]
+    assert [count_kept(keep, 4) for keep in (0.0, 0.5, 1.0)] == [1, 2, 4]
 
 
 # --- state ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from records import make, plan, run, without_time
 
 from tta_panda import CLIP, TPS, Panda, Stream, Tent, Zero, load_data
@@ -384,11 +385,55 @@ def test_evaluate_takes_any_iterable_of_images_and_labels(mini_classifier, image
     assert evaluate(going_on, [(images, labels)]).nll == first.nll
 
 
+class MapStyle(torch.utils.data.Dataset):
+    """As torchvision has them: to be indexed, and no more."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        if index >= len(self):
+            raise ValueError("asked for more than there is")
+        return self.items[index]
+
+
+@pytest.mark.parametrize("methods", [{"reset": True}, {"cache": "features"}], ids=["alone", "cached"])
+def test_evaluate_takes_data_sets_and_dictionaries(mini_classifier, images, tmp_path, monkeypatch, methods):
+    monkeypatch.chdir(tmp_path)
+    labels = torch.arange(40) % 10
+    pictures = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
+    expected = evaluate(CLIP(mini_classifier), [(images, labels)])
+    samples = list(zip(pictures, labels.tolist(), strict=True))
+    collate = lambda items: {"img": [each["image"] for each in items], "labels": [each["label"] for each in items]}  # noqa: E731
+    dictionaries = [{"image": image, "label": label} for image, label in samples]
+    for data in (
+        samples,
+        MapStyle(samples),
+        iter(samples),
+        dictionaries,
+        MapStyle(dictionaries),
+        torch.utils.data.DataLoader(MapStyle(dictionaries), batch_size=7, collate_fn=collate),
+        [{"pixel_values": images / 255, "labels": labels}],
+        [(image, label, "fog") for image, label in zip(images, labels, strict=True)],
+    ):
+        found = evaluate(CLIP(mini_classifier), data, batch_size=16, **methods)
+        assert (found.samples, found.accuracy) == (40, expected.accuracy)
+        assert found.nll == pytest.approx(expected.nll, abs=0.02)
+    assert found.domains["fog"].samples == 40
+
+
 @pytest.mark.parametrize(
     ("batches", "message"),
     [
         ([], "no images"),
         ([torch.zeros(2, 3, 32, 32)], r"\(images, labels\) or .* got Tensor"),
+        (3, "int cannot be evaluated on: expected batches"),
+        ([{"picture": 1, "label": 2}], "one of image, img, pixel_values.* got picture, label"),
+        ([(torch.zeros(3, 32, 32), "cat")], "places in the list of classes, got 'cat'"),
+        ([(torch.zeros(3, 32, 32), 10)], r"0\.\.9 for 10 classes"),
         ([(torch.zeros(2, 3, 32, 32),) * 4], "got 4 items"),
         ([(torch.zeros(2, 3, 32, 32), torch.tensor([0, 1]), ["fog"])], "2 images need as many names of domains, got 1"),
         ([(torch.zeros(0, 3, 32, 32), torch.zeros(0, dtype=torch.int64))], "no images"),

@@ -44,11 +44,11 @@ def test_a_folder_to_csv(run, tmp_path):
         write_image(tmp_path / "photos" / "below" / f"{index}.jpg", seed=index)
     (tmp_path / "photos" / "broken.jpg").write_bytes(b"no picture")
     printed = run("folder_to_csv.py", tmp_path / "photos", tmp_path / "out.csv", *CLASSES)
-    assert printed.startswith("4 pictures, ")
+    assert printed.startswith("4 pictures: ") and "changed" in printed
     with (tmp_path / "out.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["class"] in ("star", "heart") for row in rows] == [True, True, True, False]
-    assert rows[3]["error"]
+    assert [row["class"] in ("star", "heart") for row in rows] == [False, True, True, True]
+    assert rows[0]["error"] and not rows[1]["error"]
 
 
 def test_an_encoder_of_ones_own(run):

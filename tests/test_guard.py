@@ -113,4 +113,4 @@ def test_batches_that_end_with_a_restart_do_not_count_in_the_mean_beta():
     scores, metrics = Scores.of(torch.eye(2), torch.arange(2)), StreamMetrics(2)
     for beta in (0.4, None, 0.6):
         metrics.update(scores, {"beta": beta})
-    assert metrics.mean_beta == pytest.approx(0.5)
+    assert metrics.mean_strength("beta") == pytest.approx(0.5)

@@ -13,8 +13,8 @@ import pytest
 import torch
 from records import make_record
 
-from tta_panda.data.cache import remembered
 from tta_panda.data.cifar import CIFAR10, read_note
+from tta_panda.data.dataset import remember
 from tta_panda.data.listing import read_lines
 from tta_panda.data.source import file_md5
 from tta_panda.errors import TtaPandaError
@@ -91,12 +91,12 @@ def test_pipes_in_caches_are_as_good_as_nothing(
     file = tmp_path / "data"
     file.write_text("content")
     os.utime(file, (0, 0))
-    monkeypatch.setattr("tta_panda.data.cache._CLOCK_TICK", -(10**12))
-    assert remembered(["what"], [file], lambda: "first") == "first"
+    monkeypatch.setattr("tta_panda.data.dataset._CLOCK_TICK", -(10**12))
+    assert remember(["what"], [file], lambda: "first") == "first"
     (entry,) = (tmp_path / "cache" / "tta-panda" / "files").iterdir()
     entry.unlink()
     os.mkfifo(entry)
-    assert remembered(["what"], [file], lambda: "second") == "second"
+    assert remember(["what"], [file], lambda: "second") == "second"
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no devices among its files")

@@ -184,7 +184,7 @@ def test_terminals_get_names_without_markup_or_control_characters(capsys):
     assert printed.err.splitlines() == [r"error: escape \x1b[31m\x07", "second line"]
 
 
-@pytest.mark.parametrize("command", ["predict --classes a,b", "corrupt --corruption fog --workers 1"])
+@pytest.mark.parametrize("command", ["predict --classes a,b --model mini", "corrupt --corruption fog --workers 1"])
 def test_commands_show_names_of_files_without_control_characters(command, tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "escape \x1b[31m\x07.png").write_bytes(b"no picture")

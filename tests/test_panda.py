@@ -23,7 +23,8 @@ def unit(rng: np.random.Generator, *shape: int) -> np.ndarray:
 def split(classifier, raw, panda: Panda, count: int, assignment=None):
     """Embeddings and offset of features, the last `count` of which are of negatives."""
     features = Features(classifier, panda, seed=0)
-    return features.correct(features.split(raw, Negatives(torch.zeros(count, 3, 4, 4), assignment)))
+    encoded = features.split(raw, Negatives(torch.zeros(count, 3, 4, 4), assignment))
+    return encoded.corrected(features.decide(encoded))
 
 
 def test_offset_is_the_mean_of_unit_negatives_and_is_not_normalised(tiny_classifier):
@@ -99,7 +100,9 @@ def test_one_beta_per_batch_however_many_passes(tiny_classifier, images):
     first = method.encode(batch)
     fresh = dataclasses.replace(batch, negatives=None)
     again, part = method.encode(fresh), method.encode(batch.select(torch.tensor([1, 4])))
-    assert first.correction == again.correction == part.correction == batch.correction
+    assert batch.correction.beta > 0
+    for encoded in (first, again, part):
+        torch.testing.assert_close(encoded.shift, batch.correction.beta * encoded.offset, rtol=0, atol=0)
     assert not torch.equal(first.offset, again.offset)
     torch.testing.assert_close(part.debiased, first.debiased[[1, 4]])
     assert auto.offset.weight == 10

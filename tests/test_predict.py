@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from tta_panda.executors import Executor
 from tta_panda.methods.base import adapt_beside_plain
 from tta_panda.methods.state import read_state
 from tta_panda.prediction import job as job_module
+from tta_panda.prediction import predict as predict_module
 from tta_panda.prediction.files import COLUMNS, as_row, read_rows
 from tta_panda.prediction.job import PredictionConfig, PredictionJob
 from tta_panda.prediction.predict import predict_batches
@@ -67,13 +69,14 @@ def method(mini_classifier):
 
 
 def invoke(*arguments: str, code: int = 0, **more):
-    result = CliRunner().invoke(app, ["predict", *map(str, arguments)], **more)
+    model = [] if "--model" in arguments else ["--model", "mini"]
+    result = CliRunner().invoke(app, ["predict", *map(str, arguments), *model], **more)
     assert result.exit_code == code, result.output + str(result.exception)
     return result
 
 
 def error_of(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["predict", *map(str, arguments)])
+    result = CliRunner().invoke(app, ["predict", *map(str, arguments), "--model", "mini"])
     assert result.exit_code == 1
     return str(result.exception)
 
@@ -82,7 +85,7 @@ def error_of(*arguments: str) -> str:
 
 
 def test_the_predictions_are_those_of_adapt(method, mini_classifier, images):
-    predictions = list(tta_panda.predict(method, images, batch_size=len(images)))
+    predictions = list(tta_panda.predict_stream(method, images, batch_size=len(images)))
     method.reset()
     expected = method.adapt(images).softmax(dim=1)
     assert [p.predicted for p in predictions] == [mini_classifier.class_names[k] for k in expected.argmax(dim=1)]
@@ -104,7 +107,7 @@ def test_pictures_of_any_kind_and_size(mini_classifier, few):
     picture = Image.open(few[0]).convert("RGB")
     array = np.asarray(picture)
     kinds = [Path(few[0]), few[0], picture, array, torch.tensor(array).permute(2, 0, 1), picture.resize((64, 48))]
-    predictions = list(tta_panda.predict(tta_panda.create_method("clip", mini_classifier), kinds, batch_size=4))
+    predictions = list(tta_panda.predict_stream(tta_panda.create_method("clip", mini_classifier), kinds, batch_size=4))
     assert [p.index for p in predictions] == list(range(6))
     assert len({p.predicted for p in predictions[:5]}) == 1
     assert [p.probability for p in predictions[1:5]] == pytest.approx([predictions[0].probability] * 4, abs=1e-4)
@@ -112,21 +115,101 @@ def test_pictures_of_any_kind_and_size(mini_classifier, few):
 
 
 def test_what_cannot_be_read_is_named_in_its_place(method, paths):
-    predictions = list(tta_panda.predict(method, paths, batch_size=7))
+    predictions = list(tta_panda.predict_stream(method, paths, batch_size=7))
     assert [p.path for p in predictions] == paths
     assert {Path(p.path).name for p in predictions if p.error} == {"truncated.png", "empty.jpg"}
     assert "skipped" in repr(next(p for p in predictions if p.error))
     with pytest.raises(DataError, match=r"truncated|empty"):
-        list(tta_panda.predict(method, paths, skip_broken=False))
+        list(tta_panda.predict_stream(method, paths, skip_broken=False))
     with pytest.raises(InvalidInputError, match="expected a Pillow image"):
-        list(tta_panda.predict(method, [3.5]))
+        list(tta_panda.predict_stream(method, [3.5]))
 
 
 def test_arguments_are_checked_at_the_call(method):
     with pytest.raises(InvalidInputError, match=r"batch_size must be .*got 0"):
-        tta_panda.predict(method, [], batch_size=0)
+        tta_panda.predict_stream(method, [], batch_size=0)
     with pytest.raises(InvalidInputError, match="got a single path"):
-        tta_panda.predict(method, "a.png")
+        tta_panda.predict_stream(method, "a.png")
+
+
+def test_one_call_predicts_a_folder(glyph_files, method):
+    found = tta_panda.predict(glyph_files, CLASSES, model="mini", method="tent+panda", batch_size=20, progress=False)
+    assert len(found) == 62 and found.summary["labelled"] == 60 and found.summary["skipped"] == 2
+    again = list(tta_panda.predict_stream(method, [each.path for each in found], batch_size=20))
+    assert [each.probability for each in found] == pytest.approx([each.probability for each in again])
+    assert all(each.label == Path(each.path).parent.name.replace("_", " ") for each in found)
+    assert found[0] == found[:1][0] and found[-1].index == 61
+    assert "The negatives look like" in found.explanation and "labelled images: accuracy" in found.explanation
+    assert found.explanation.splitlines()[-1] in repr(found)
+    assert 0 <= found.summary["beta"]["min"] <= found.summary["beta"]["mean"] <= found.summary["beta"]["max"] <= 1
+    assert found.summary["gamma"] is None
+
+
+def test_the_default_model_reads_photographs_and_the_default_method_has_no_fixed_beta(few, monkeypatch):
+    asked = []
+    load = tta_panda.load_model
+    monkeypatch.setattr(predict_module, "load_model", lambda name, *given: asked.append(name) or load("mini"))
+    found = tta_panda.predict(few[0], CLASSES, progress=False)
+    assert asked == ["ViT-B-32-quickgelu:openai"]
+    assert found.explanation.splitlines()[-1].startswith("clip+panda+level changed")
+    assert found.summary["gamma"] is not None
+
+
+def test_one_call_predicts_pictures_of_any_kind(few, mini, images, method):
+    def predict(pictures):
+        return tta_panda.predict(pictures, CLASSES, model=mini, method="clip", progress=False)
+
+    picture = Image.open(few[0]).convert("RGB")
+    several = [few[0], Path(few[0]), picture, np.asarray(picture), torch.tensor(np.asarray(picture)).permute(2, 0, 1)]
+    first = predict(several)[0]
+    for single in several:
+        [alone] = predict(single)
+        assert (alone.predicted, alone.probability) == (first.predicted, pytest.approx(first.probability, abs=1e-4))
+    assert len(predict(images[:3])) == len(predict(images[:3].permute(0, 2, 3, 1).mul(255).byte().numpy())) == 3
+    assert len(predict([str(Path(few[0]).parent.parent / "*" / "00*.png"), picture])) == len(few) + 1
+    assert len(tta_panda.predict(few, method=method, progress=False)) == len(few)
+    with pytest.raises(InvalidInputError, match="omit model= and classes="):
+        tta_panda.predict(few, CLASSES, method=method)
+    with pytest.raises(DataError, match="no file or folder nowhere"):
+        predict("nowhere")
+    with pytest.raises(DataError, match="There are no images"):
+        predict([])
+
+
+def test_a_result_is_a_table_and_a_data_frame(few, tmp_path, mini, monkeypatch):
+    odd = tmp_path / "<b>&.png"
+    odd.write_bytes(Path(few[0]).read_bytes())
+    (tmp_path / "broken.png").write_bytes(b"")
+    found = tta_panda.predict([*few, tmp_path], CLASSES, model=mini, progress=False)
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == 1 + len(found) and shown.count("/9j/") == len(found) - 1
+    assert "<b>&.png" not in shown and "&lt;b&gt;&amp;.png" in shown
+    frame = pytest.importorskip("pandas") and found.to_dataframe()
+    assert list(frame["predicted"])[: len(few)] == [each.predicted for each in found[: len(few)]]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(tta_panda.MissingExtraError, match="pip install pandas"):
+        found.to_dataframe()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("clip", {}, "clip is the unadapted model"),
+        ("clip+panda", {"beta": 0.0}, "nothing was subtracted"),
+        ("clip+panda", {"beta": 1e-2}, "smaller than the lead of the predicted class"),
+        ("tent", {"lr": 1e-9}, "adaptation was too weak"),
+    ],
+)
+def test_no_change_has_its_reason(few, mini_classifier, name, options, reason):
+    summary = Summary.empty(CLASSES)
+    list(predict_batches(tta_panda.create_method(name, mini_classifier, **options), few, 100, summary))
+    assert f"{name} changed 0 of 10 predictions (0.0%): " in summary.explain(name)[-1]
+    assert reason in summary.explain(name)[-1]
+
+
+def test_mini_is_for_symbols(few, mini):
+    with pytest.warns(tta_panda.TtaPandaWarning, match="mini only knows the embedded symbols, not cat, dog"):
+        tta_panda.predict(few, ["cat", "dog", "heart"], model="mini", method="clip", progress=False)
 
 
 def test_an_endless_stream_is_read_a_little_ahead_only(mini_classifier, images):
@@ -139,10 +222,10 @@ def test_an_endless_stream_is_read_a_little_ahead_only(mini_classifier, images):
             yield images[taken % len(images)]
 
     method = tta_panda.create_method("clip", mini_classifier)
-    stream = tta_panda.predict(method, endless(), batch_size=5)
+    stream = tta_panda.predict_stream(method, endless(), batch_size=5)
     assert [next(stream).index for _ in range(20)] == list(range(20))
     assert taken <= 20 + 3 * 5
-    assert list(tta_panda.predict(method, [])) == []
+    assert list(tta_panda.predict_stream(method, [])) == []
 
 
 def test_a_pause_ends_a_batch():
@@ -257,7 +340,7 @@ def test_a_job_is_resumed_with_the_same_pictures_and_settings_only(paths, tmp_pa
 
 def test_a_job_is_resumed_on_another_device_and_with_another_micro_batch(paths, tmp_path, monkeypatch, every_batch):
     run(make_job(tmp_path / "out.csv", replace(CONFIG, device="cpu")), paths, batches=2)
-    monkeypatch.setattr(job_module, "resolve_device", lambda _name: "cpu:0")  # `repr` of the method names it
+    monkeypatch.setattr(predict_module, "resolve_device", lambda _name: "cpu:0")  # `repr` of the method names it
     config = replace(CONFIG, device="cuda", options={"micro_batch": 3})
     assert run(make_job(tmp_path / "out.csv", config), paths, resume=True).summary.pictures == len(paths)
 
@@ -288,6 +371,16 @@ def test_outputs_that_name_the_same_file_are_refused(tmp_path, monkeypatch, name
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_output_never_overwrites_an_image(few, tmp_path):
+    picture = tmp_path / "a.png"
+    picture.write_bytes(Path(few[0]).read_bytes())
+    for option in ("--html", "--state"):
+        assert "is one of the images" in error_of(
+            picture, "--classes", "a,b", "-o", tmp_path / "o.csv", option, picture
+        )
+    assert picture.read_bytes() == Path(few[0]).read_bytes()
+
+
 # Workers
 
 
@@ -296,8 +389,9 @@ def test_every_shard_is_a_stream_of_its_own(paths, tmp_path, method):
     expected = []
     for first in (0, 10, 20):
         method.reset()
-        expected += map(as_row, tta_panda.predict(method, paths[first : first + 10], batch_size=4))
+        expected += map(as_row, tta_panda.predict_stream(method, paths[first : first + 10], batch_size=4))
     assert list(read_rows(tmp_path / "rows.csv")) == expected
+    assert job.summary.explain("tent+panda")[0].startswith("The last of 3 shards, each a stream of its own: The neg")
     assert (job.summary.pictures, job.summary.skipped) == (24, 2)
     assert job.summary.changed == sum(row["predicted"] != row["plain_predicted"] for row in expected)
 
@@ -347,6 +441,8 @@ def test_the_command_divides_pictures_among_workers(few, tmp_path):
     [
         ((), "Name images"),
         (("nowhere", "--classes", "a,b"), "no file or folder"),
+        (("~x.jpg", "--classes", "a,b"), "no file or folder ~x.jpg"),
+        (("~nosuch/x", "--classes", "a,b"), "no file or folder ~nosuch/x"),
         (("-", "x.png"), "not both"),
         ((".", "--watch", "."), "not both"),
         ((".", "--html", "a.html"), "--output"),

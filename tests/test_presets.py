@@ -6,7 +6,7 @@ import pytest
 import torch
 from records import plan, run
 
-from tta_panda import ZeroShotClassifier
+from tta_panda import ZeroShotClassifier, list_presets
 from tta_panda.cli.options import RunOptions
 from tta_panda.errors import UnknownNameError
 from tta_panda.evaluation.plan import plan_methods, plan_runs, plan_streams
@@ -33,6 +33,11 @@ def test_every_preset_sets_options_that_exist_and_builds(preset, tiny_classifier
             build_method(name, tiny_classifier, used, seed=0)
 
 
+def test_presets_are_listed_by_wildcard():
+    assert list_presets() == list(PRESETS)
+    assert list_presets("cifar10-c*") == ["cifar10-c", "cifar10-c-mint"]
+
+
 MINI = {
     "clip": {},
     "tent": {"lr": 1e-3, "predict_with": None},
@@ -52,6 +57,7 @@ MINI = {
     "vte": {"views": 10, "keep": 0.3, "augmentation": "augmix"},
     "mta": {"views": 10, "augmentation": "augmix", "neighbours": 0.3, "sharpness": 5.0, "affinity_weight": 4.0},
     "subtta": {"lr": 1e-3, "momentum": 0.1, "rank": 256},
+    "lame": {"affinity": "rbf", "neighbours": 5, "steps": 100},
 }
 
 

@@ -88,6 +88,7 @@ OPTIONS: dict[str, dict[str, dict]] = {
     "tpt": {
         "a-quarter": {"lr": 5e-3, "views": 16, "keep": 0.25},
         "one-view": {"lr": 5e-3, "views": 4, "keep": 0.1},
+        "dispersed": {"lr": 5e-3, "views": 8, "keep": 0.25, "dispersion": 20.0},
     },
     "dmn": {
         "two-slots": {"slots": 2, "alpha": 0.3, "sharpness": 5.5},
@@ -122,6 +123,7 @@ OPTIONS: dict[str, dict[str, dict]] = {
         "wide": MTA | {"neighbours": 1.0, "sharpness": 20.0, "affinity_weight": 0.5},
     },
     "subtta": {"own": {"lr": 1e-3, "momentum": 0.1}, "slow": {"lr": 2e-3, "momentum": 0.5}},
+    "lame": {"own": {}, "nearest": {"affinity": "knn", "neighbours": 3}},
 }
 
 # What the references take for granted.
@@ -341,6 +343,7 @@ CHANGED = {
     "vte": (False, False),
     "mta": (False, False),
     "subtta": (True, True),
+    "lame": (False, False),
 }
 
 
@@ -393,6 +396,7 @@ def test_the_options_take_every_branch(beta):
     assert set(facts("vte", "a-quarter", "plain")) == {True, False}
     assert max(facts("mta", "own", "moved")) > 0.01
     assert min(facts("subtta", "own", "present")) > 1
+    assert max(facts("lame", "nearest", "changed")) > 0
 
 
 def test_the_prompt_built_by_hand_is_the_prompt():

@@ -16,6 +16,7 @@ from scipy import stats
 
 import tta_panda
 from tta_panda.cli.report import write_report
+from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.errors import InvalidInputError, NumericalError
 from tta_panda.escapes import markdown_text
 from tta_panda.evaluation.config import MethodConfig, StreamConfig
@@ -25,6 +26,7 @@ from tta_panda.reporting.cells import ACCURACY, BIAS, NO_SHARED_SEED, NOT_RUN, C
 from tta_panda.reporting.comparison import (
     compare,
     corruption_table,
+    findings,
     passes_table,
     read_comparisons,
     summary_table,
@@ -345,3 +347,19 @@ def test_a_table_is_never_cut_between_a_number_and_its_difference():
     heads = [words for words in lines if words and words[-1] in {column.title for column in columns}]
     assert sum(len(head) for head in heads) == len(columns)
     assert all(head[0].startswith("m") and head[-1].startswith("d") for head in heads)
+
+
+def test_what_methods_found_is_said_for_each_of_few_corruptions_and_in_sum_for_many():
+    def told(number):
+        names = CORRUPTIONS[:number]
+        records = [make_record(method, name) for name in names for method in ("clip", "clip+panda")]
+        said = {"explanation": "Nothing was subtracted: one class.", "mean_beta": 0.0}
+        records[1] = records[1].model_copy(update=said)
+        records[3] = records[3].model_copy(update={"explanation": "The negatives look like heart."})
+        [comparison] = compare(records)
+        return findings(comparison)
+
+    first, second, *_ = CORRUPTIONS
+    nothing = f"clip+panda on {first}: Nothing was subtracted: one class."
+    assert told(2) == [nothing, f"clip+panda on {second}: The negatives look like heart."]
+    assert told(4) == [f"clip+panda: mean β 0.22, from 0.00 ({first}) to 0.30 ({max(CORRUPTIONS[1:4])})", nothing]

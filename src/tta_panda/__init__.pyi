@@ -1,5 +1,8 @@
 from .data import list_data as list_data
 from .data import load_data as load_data
+from .data.corruptions import corrupt as corrupt
+from .data.corruptions import list_corruptions as list_corruptions
+from .data.order import list_orders as list_orders
 from .data.stream import Stream as Stream
 from .errors import BrokenImageError as BrokenImageError
 from .errors import DataError as DataError
@@ -25,10 +28,12 @@ from .methods.deyo import DeYO as DeYO
 from .methods.dmn import DMN as DMN
 from .methods.eta import ETA as ETA
 from .methods.im import IM as IM
+from .methods.lame import LAME as LAME
 from .methods.mint import Mint as Mint
 from .methods.model_check import check_model as check_model
 from .methods.mta import MTA as MTA
 from .methods.oga import OGA as OGA
+from .methods.presets import list_presets as list_presets
 from .methods.sar import SAR as SAR
 from .methods.stata import StatA as StatA
 from .methods.state import load_method as load_method
@@ -50,7 +55,9 @@ from .panda import Centering as Centering
 from .panda import Level as Level
 from .panda import Panda as Panda
 from .prediction.predict import Prediction as Prediction
+from .prediction.predict import Predictions as Predictions
 from .prediction.predict import predict as predict
+from .prediction.predict import predict_stream as predict_stream
 from .prediction.reading import PAUSE as PAUSE
 from .reporting.results import MethodComparison as MethodComparison
 from .reporting.results import compare as compare

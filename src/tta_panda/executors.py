@@ -44,6 +44,8 @@ class Executor:
     Results do not depend on which executor it is, nor on its number of workers.
     """
 
+    in_this_process = True
+
     def run(
         self,
         function: Callable[[Task, Report], Result],
@@ -115,6 +117,8 @@ def local_executor(workers: int | None) -> Executor:
 
 class ProcessExecutor(Executor):
     """Runs tasks in processes that share the cores of this machine."""
+
+    in_this_process = False
 
     def __init__(self, workers: int):
         self.workers = workers

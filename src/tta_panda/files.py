@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import errno
+import hashlib
 import io
 import json
 import os
@@ -25,7 +26,14 @@ from tta_panda.escapes import csv_text
 if TYPE_CHECKING:
     import pandas
 
+_LONG_STEM = 180  # bytes, of the 255 that a name may have
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART_NAME = re.compile(r"\.(?P<stem>.*)\.[0-9a-f]{16}\.part(?P<suffix>(\..*)?)", re.DOTALL)
+
+
+def expand(path: str | Path) -> Path:
+    """The path with `~` replaced by the home folder; as it is where there is no such user."""
+    return Path(os.path.expanduser(path))
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -50,7 +58,7 @@ def saving(path: Path) -> Iterator[Path]:
     Its name is hidden and random, because other processes, perhaps on other machines, may write to the same folder. It
     keeps the suffix, from which numpy and Pillow infer the format. Folders are made, and a failure is a `StoreError`.
     """
-    part = path.with_name(f".{path.stem}.{secrets.token_hex(8)}.part{path.suffix}")
+    part = path.with_name(f".{_part_stem(path)}.{secrets.token_hex(8)}.part{path.suffix}")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -63,6 +71,12 @@ def saving(path: Path) -> Iterator[Path]:
             raise
 
 
+def _part_stem(path: Path) -> str:
+    """The name without its suffix, or a digest of it where it leaves no room for more."""
+    stem = os.fsencode(path.stem)
+    return path.stem if len(stem) <= _LONG_STEM else hashlib.sha256(stem).hexdigest()
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn a failure to write into a `StoreError`."""
@@ -70,8 +84,8 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(
-            f"Cannot write {path} ({error.strerror or error}). What was written before is kept: make room there, or "
-            "choose another place, and run the command again."
+            f"Cannot write {path} ({error.strerror or error}). What was written before is kept: "
+            f"{'make room there, or ' if error.errno in _FULL else ''}choose another place, and run the command again."
         ) from error
 
 
@@ -100,7 +114,7 @@ def remove_parts(folder: Path, of: Path | None = None, *, nested: bool = False) 
     """
     for part in folder.glob(f"{'**/' if nested else ''}.*.part*"):
         name = _PART_NAME.fullmatch(part.name)
-        if name and (of is None or name["stem"] + name["suffix"] == of.name):
+        if name and (of is None or (name["stem"], name["suffix"]) == (_part_stem(of), of.suffix)):
             part.unlink(missing_ok=True)
 
 

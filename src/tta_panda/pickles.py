@@ -15,6 +15,26 @@ def _refuse_bytearray(_unpickler: object) -> None:
     raise RefusedPickleError("it asks for a bytearray")
 
 
+def _checking(opcode: bytes, hashed: Callable[[list[Any]], list[Any]]) -> Callable[[Any], None]:
+    """An opcode that refuses to hash tuples: a few bytes make one of nested parts whose hash takes forever."""
+
+    def load(unpickler: Any) -> None:
+        if any(isinstance(item, tuple | frozenset) for item in hashed(unpickler.stack)):
+            raise RefusedPickleError("it asks for a key of several parts")
+        pickle._Unpickler.dispatch[opcode[0]](unpickler)
+
+    return load
+
+
+_CHECKED = {
+    pickle.SETITEM: lambda stack: stack[-2:-1],
+    pickle.SETITEMS: lambda stack: stack[::2],
+    pickle.DICT: lambda stack: stack[::2],
+    pickle.ADDITEMS: lambda stack: stack,
+    pickle.FROZENSET: lambda stack: stack,
+}
+
+
 class RestrictedUnpickler(pickle._Unpickler):  # the one in C takes as much memory as a file asks for
     """Reads plain values, and what `allowed` returns for a module and a name; None refuses the pickle.
 
@@ -25,8 +45,12 @@ class RestrictedUnpickler(pickle._Unpickler):  # the one in C takes as much memo
         load_persistent: what a reference to something outside the pickle stands for; without it, they are refused.
     """
 
-    # The one opcode that takes the memory that a file declares before so many bytes were read.
-    dispatch = {**pickle._Unpickler.dispatch, pickle.BYTEARRAY8[0]: _refuse_bytearray}  # noqa: RUF012
+    dispatch = {  # noqa: RUF012
+        **pickle._Unpickler.dispatch,
+        # The one opcode that takes the memory that a file declares before so many bytes were read.
+        pickle.BYTEARRAY8[0]: _refuse_bytearray,
+        **{opcode[0]: _checking(opcode, hashed) for opcode, hashed in _CHECKED.items()},
+    }
 
     def __init__(
         self,

@@ -46,6 +46,8 @@ class RayExecutor(Executor):
         gpus_per_worker: a fraction lets several workers share a GPU; by default 1 where the cluster has GPUs.
     """
 
+    in_this_process = False
+
     def __init__(self, address: str | None = None, workers: int | None = None, gpus_per_worker: float | None = None):
         self.address = address
         self.workers = workers

@@ -6,10 +6,13 @@ nothing, which keeps the command line fast.
 
 from __future__ import annotations
 
+import ast
 import fnmatch
+import importlib.util
 import pkgutil
 from collections.abc import Iterator
 from importlib import metadata
+from importlib.abc import InspectLoader
 from typing import Generic, TypeVar, cast
 
 from tta_panda.errors import InvalidInputError, TtaPandaError, UnknownNameError
@@ -64,6 +67,18 @@ class Registry(Generic[T]):
         """The name that a class or a function is registered under, if any. Nothing is imported."""
         place = f"{getattr(thing, '__module__', None)}:{getattr(thing, '__qualname__', None)}"
         return next((name for name, target in self._targets.items() if target is thing or target == place), None)
+
+    def about(self, name: str) -> str:
+        """The first line of the docstring of the module that has an entry; the module is not imported."""
+        target = self._targets[name]
+        module = target.partition(":")[0] if isinstance(target, str) else target.__module__
+        try:
+            spec = importlib.util.find_spec(module)
+            source = spec.loader.get_source(module) if spec and isinstance(spec.loader, InspectLoader) else None
+            docstring = ast.get_docstring(ast.parse(source or ""))
+        except (ImportError, ValueError, SyntaxError):  # of another package, or of no file
+            docstring = None
+        return (docstring or "").partition("\n")[0]
 
     def names(self, pattern: str = "*") -> list[str]:
         """Registered names that match a shell wildcard, in the order of registration."""

@@ -94,7 +94,7 @@ LOCAL = [
     ),
     Command(
         "predict --state",
-        "predict {inputs}/symbols --method tent+panda --batch-size 4 --order shuffled -o {output}/rows.csv"
+        "predict {inputs}/symbols --model mini --method tent+panda --batch-size 4 --order shuffled -o {output}/rows.csv"
         " --state {output}/own.state --resume",
         "",
         ("*", ".*"),

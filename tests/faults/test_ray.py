@@ -157,7 +157,8 @@ def test_a_killed_prediction_goes_on(tmp_path: Path) -> None:
         path = tmp_path / "pictures" / data.class_names[label] / f"{index:03}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(path)
-    predict = ["predict", tmp_path / "pictures", "--method", "tent+panda", "--batch-size", "10", "--shard-size", "20"]
+    predict = ["predict", tmp_path / "pictures", "--model", "mini", "--method", "tent+panda", "--batch-size", "10"]
+    predict += ["--shard-size", "20"]
     finish(*predict, "--workers", "2", "-o", tmp_path / "local.csv")
     output = tmp_path / "ray.csv"
     process = start(*predict, *ON_RAY, "-o", output)

@@ -62,6 +62,8 @@ def test_a_watched_folder_is_finished_and_its_state_written(inputs: Path, tmp_pa
     rows, state = tmp_path / "rows.jsonl", tmp_path / "own.state"
     watching = [
         "predict",
+        "--model",
+        "mini",
         "--watch",
         str(inputs / "symbols"),
         "--classes",

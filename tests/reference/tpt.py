@@ -42,6 +42,7 @@ def run(
     lr: float,
     views: int,
     keep: float,
+    dispersion: float = 0.0,
     trace: list[dict] | None = None,
 ) -> list[Tensor]:
     outputs = []
@@ -57,12 +58,15 @@ def run(
             if protocol == "reference":
                 d = unit(d)
             context = initial_context(given).requires_grad_(True)
-            z = given.scale * d @ unit(encode_prompts(given, context)).T
+            texts = unit(encode_prompts(given, context))
+            z = given.scale * d @ texts.T
             count = max(1, int(keep * views))
             rising = torch.sort(entropy(z.detach()), stable=True)
             kept = rising.indices[:count]
             p = torch.softmax(z[kept], dim=1).mean(dim=0)
             loss = -(p * p.log()).sum()
+            if dispersion:
+                loss = loss - dispersion * ((texts - texts.mean(dim=0)) ** 2).sum(dim=1).sqrt().mean()
             (g,) = torch.autograd.grad(loss, [context])
             gap = float(rising.values[count] - rising.values[count - 1]) if count < views else math.inf
             note(trace, smallest_gradient=float(g.abs().min()), gap=gap)

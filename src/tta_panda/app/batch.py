@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -18,7 +18,9 @@ from torch import Tensor
 from tta_panda.app.common import (
     DOMAINS,
     LABELS,
+    MINI,
     NO_PROGRESS,
+    counted,
     embedded_data,
     errors_shown,
     metric_cells,
@@ -26,7 +28,7 @@ from tta_panda.app.common import (
     shared_model,
     split_names,
 )
-from tta_panda.app.drawing import Series, cell, class_table, sheet, table, tiles
+from tta_panda.app.drawing import Series, cell, class_table, panel, sheet, table, tiles
 from tta_panda.data import CLEAN, load_data
 from tta_panda.data.corruptions import corrupt_batch
 from tta_panda.data.listing import find_images
@@ -35,16 +37,24 @@ from tta_panda.errors import BrokenImageError, DataError, InvalidInputError
 from tta_panda.evaluation.metrics import Scores, StreamMetrics
 from tta_panda.methods import METHODS, create_method
 from tta_panda.methods.base import FrozenMethod
+from tta_panda.methods.features import encode_images
 from tta_panda.methods.views import ViewMethod
 from tta_panda.models import Classifier, ImageModel
 from tta_panda.models.base import framing_of
 from tta_panda.panda import Beta
-from tta_panda.prediction.reading import decode, find_classes, labels_by_folder
+from tta_panda.prediction.predict import unknown_symbols
+from tta_panda.prediction.reading import decode, find_classes
 from tta_panda.reporting.cells import ACCURACY, BIAS
 from tta_panda.reporting.figures import PANDA_COLOUR, PLAIN_COLOUR
 
 EMBEDDED, FOLDER, UPLOAD = "embedded data", "a folder", "uploaded files"
+FIRST_CORRUPTION = "fog"
 MAX_BETA = 2.0
+NEGATIVES_LEAD = "Shuffled patches hold no object, so the classes that they look like are what the corruption pulls to."
+MAX_NEGATIVES = 8
+"""That are shown large."""
+NO_PICTURES = {FOLDER: "Name a folder of pictures, and press Show.", UPLOAD: "Upload pictures to see predictions."}
+NO_CLASSES = "Cannot infer the class names from sub-folders; write two or more under Classes, as in: cat, dog, bird."
 UNLABELLED = -1
 """The label of a picture of unknown class."""
 
@@ -84,47 +94,35 @@ def read_data(name: str, corruption: str, severity: int, count: int, seed: int =
     return Pictures(dataset.images_at(chosen), torch.from_numpy(dataset.labels[chosen]), dataset.class_names)
 
 
-def read_folder(folder: str, class_names: Sequence[str], model: ImageModel, count: int) -> Pictures:
-    """Random pictures of a folder; its sub-folders name the classes if `class_names` is empty."""
-    if not folder:
-        raise InvalidInputError("Name a folder of pictures first.")
-    found = find_images([folder]).paths
+def read_pictures(places: Sequence[str | Path], class_names: Sequence[str], model: ImageModel, count: int) -> Pictures:
+    """Pictures of files and folders, cropped to the model's size; what cannot be read is skipped and named.
+
+    Of more than `count`, random ones are read. Without `class_names`, sub-folders name the classes.
+    """
+    found = find_images(places).paths
     if not found:
-        raise DataError(f"There are no pictures in {folder}.")
+        raise DataError(f"There are no pictures in {', '.join(map(str, places))}.")
     try:
-        names, folders = find_classes([Path(folder)], class_names or None, model)
+        names, label_of = find_classes([Path(place) for place in places], class_names or None, model)
     except InvalidInputError as error:
-        raise InvalidInputError(
-            f"Cannot infer the class names from sub-folders of {folder}; write them as in: cat, dog, bird."
-        ) from error
-    chosen = [found[index] for index in np.random.default_rng(0).permutation(len(found))[:count]]
-    return read_files(chosen, names, model, labels_by_folder(folders, names))
-
-
-def read_files(
-    files: Sequence[Path],
-    class_names: Sequence[str],
-    model: ImageModel,
-    label_of: Callable[[str], str | None] = lambda _path: None,
-) -> Pictures:
-    """Pictures cropped to the model's size, labelled by path; what cannot be read is skipped and named."""
-    if not files:
-        raise InvalidInputError("Upload one picture or more first.")
-    if len(class_names) < 2:
-        raise InvalidInputError("Cannot infer the class names; write two or more, as in: cat, dog, bird.")
-    index = {name: k for k, name in enumerate(class_names)}
+        raise InvalidInputError(NO_CLASSES) from error
+    if len(names) < 2:
+        raise InvalidInputError(NO_CLASSES)
+    if len(found) > count:
+        found = tuple(found[index] for index in np.random.default_rng(0).permutation(len(found))[:count])
     images, labels, skipped = [], [], []
-    for file in files:
+    for file in found:
         _, image = decode(file, framing_of(model))
         if isinstance(image, BrokenImageError):
             skipped.append(f"{file.name}: {image.reason}")
-        else:
-            images.append(image)
-            labels.append(index.get(label_of(str(file)) or "", UNLABELLED))
+            continue
+        images.append(image)
+        label = label_of(str(file))
+        labels.append(UNLABELLED if label is None else names.index(label))
     if not images:
         raise DataError(f"None of the pictures can be read. {'; '.join(skipped)}.")
     pixels = torch.stack(images).permute(0, 2, 3, 1).numpy()
-    return Pictures(pixels, torch.tensor(labels), tuple(class_names), tuple(skipped))
+    return Pictures(pixels, torch.tensor(labels), tuple(names), tuple(skipped))
 
 
 class Outcome(NamedTuple):
@@ -161,12 +159,24 @@ class EncodedBatch:
         self._lock = threading.Lock()  # the slider may move on while an earlier beta is at work
         features = self._method.features
         batch = features.prepare(pictures.tensor)
-        self._encoded = features.encode(batch)
-        assert batch.negatives is not None and self._encoded.offset is not None
+        batch.negatives = features.draw(batch.images)
+        assert batch.negatives is not None
+        with torch.no_grad():
+            raw = encode_images(classifier.model, batch.with_negatives)
+            self._encoded = features.split(raw, batch.negatives)
+            assert self._encoded.offset is not None
+            of_negatives = classifier.embed(raw[len(batch.images) :].float())
+            resembled, of_mean = (
+                classifier.logits(each).softmax(dim=1).cpu() for each in (of_negatives, self._encoded.offset)
+            )
         self.negatives = batch.negatives.images.cpu()  # (M, 3, S, S), in [0, 1]
-        self.resemblance: list[float] = classifier.logits(self._encoded.offset).softmax(dim=1).mean(dim=0).tolist()
+        self.negatives_resemble = resembled  # (M, K), probabilities
+        self.resemblance: list[float] = of_mean.mean(dim=0).tolist()
         """Probability of each class for the mean of the negatives."""
+        assert features.source is not None
+        look = features.source.resembled(classifier.class_names, classifier.class_embeddings)
         self.plain, self.auto = self.at(0.0), self.at("auto")
+        self.explanation = look + self._method.explain()
 
     @property
     def label_counts(self) -> list[int] | None:
@@ -188,11 +198,26 @@ class EncodedBatch:
         return Outcome(chosen, logits.softmax(dim=1), metrics)
 
 
-def batch_sheets(batch: EncodedBatch) -> str:
-    """The pictures of a batch and its negatives, without captions."""
-    negatives = batch.negatives.mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
-    drawn = tiles("negatives", ((f"negative {number}", False) for number in range(1, len(negatives) + 1)))
-    return sheet("pictures", batch.pictures.images) + sheet("negatives", negatives) + drawn
+def negatives_large(batch: EncodedBatch) -> str:
+    """The negatives of a batch, each beside the classes that it looks like to the model."""
+    count = len(batch.negatives)
+    shown = [
+        panel(name, image, batch.class_names, probabilities.tolist())
+        for name, image, probabilities in zip(
+            (f"negative {number} of {count}" for number in range(1, MAX_NEGATIVES + 1)),
+            _as_uint8(batch.negatives),
+            batch.negatives_resemble,
+            strict=False,
+        )
+    ]
+    mean = panel("mean of all negatives", None, batch.class_names, batch.resemblance)
+    lead = f"<p>{escape(NEGATIVES_LEAD)} {escape(batch.explanation)}</p>"
+    return f'{lead}<div class="panels">{mean}{"".join(shown)}</div>'
+
+
+def _as_uint8(images: Tensor) -> NDArray[np.uint8]:
+    """Images (M, 3, S, S) in [0, 1] as (M, S, S, 3)."""
+    return images.mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
 
 
 def batch_outcome(batch: EncodedBatch, outcome: Outcome) -> str:
@@ -213,9 +238,11 @@ def batch_outcome(batch: EncodedBatch, outcome: Outcome) -> str:
     }
     if batch.label_counts is not None:
         columns[LABELS] = Series(batch.label_counts)
-    pictures = f"{len(batch.pictures.images)} pictures"
+    pictures = counted(len(batch.pictures.images), "picture")
+    why = f"<p>With auto: {escape(batch.explanation)}</p>"
     return (
         table(f"Predictions for {pictures}", [ACCURACY.short, BIAS.title, "changed"], facts)
+        + why
         + class_table("What negatives resemble, and how often each class is predicted", batch.class_names, columns)
         + tiles("pictures", _tiles(batch, outcome))
     )
@@ -240,9 +267,9 @@ def add_batch_tab(page: gr.Blocks, models: Sequence[str]) -> None:
             folder = gr.Textbox("", label="Folder", placeholder="~/photos", visible=False)
             files = gr.File(label="Picture files", file_count="multiple", visible=False, height=140)
             classes = gr.Textbox("", label="Classes", placeholder="cat, dog, bird", visible=False)
-            corruption = gr.Dropdown(list(DOMAINS), value="fog", label="Corruption")
+            corruption = gr.Dropdown(list(DOMAINS), value=FIRST_CORRUPTION, label="Corruption")
             severity = gr.Slider(1, 5, value=5, step=1, label="Severity")
-            model = gr.Dropdown(list(models), label="Model")
+            model = gr.Dropdown(list(models), value=MINI, label="Model")
             method = gr.Dropdown(frozen_methods(), label="Method")
             count = gr.Slider(10, 200, value=50, step=10, label="Pictures, at most")
             with gr.Row():
@@ -255,28 +282,37 @@ def add_batch_tab(page: gr.Blocks, models: Sequence[str]) -> None:
                 )
                 to_auto = gr.Button("Set β to auto", size="sm", min_width=90)
             sheets = gr.HTML(elem_id="sheets")
-            outcome = gr.HTML(elem_id="outcome")
+            with gr.Tab("Predictions"):
+                outcome = gr.HTML(elem_id="outcome")
+            with gr.Tab("Negatives"):
+                negatives = gr.HTML(elem_id="negatives")
 
-    source.change(_fields_of, source, [data, folder, files, classes], **NO_PROGRESS)
+    fields = [data, folder, files, classes, corruption, model]
+    chosen_source = source.change(lambda source: _fields_of(source, models[0]), source, fields, **NO_PROGRESS)
     chosen = [data.input, corruption.input, severity.release, model.input, method.input, count.release]
     entered = [folder.submit, classes.submit, files.upload]
+    inputs = [source, data, folder, files, classes, corruption, severity, model, method, count]
+    outputs = [batch, beta, outcome, sheets, negatives]
     shown = gr.on(
         [page.load, show.click, *chosen, *entered],
         _encode,
-        [source, data, folder, files, classes, corruption, severity, model, method, count],
-        [batch, beta, outcome, sheets],
+        inputs,
+        outputs,
         show_progress_on=[outcome],
         trigger_mode="always_last",
     )
+    chosen_source.then(_encode, inputs, outputs, show_progress_on=[outcome])
     cancel.click(None, cancels=[shown])
     beta.input(lambda *given: _at(*given)[1], [batch, beta], outcome, trigger_mode="always_last", **NO_PROGRESS)
     to_auto.click(_at, batch, [beta, outcome], **NO_PROGRESS)
 
 
-def _fields_of(source: str) -> list[Any]:
-    """Which fields a source of pictures needs."""
-    shown = (source == EMBEDDED, source == FOLDER, source == UPLOAD, source != EMBEDDED)
-    return [gr.update(visible=is_shown) for is_shown in shown]
+def _fields_of(source: str, own_model: str) -> list[Any]:
+    """Which fields a source of pictures needs, and what suits it: own pictures are predicted as they are."""
+    is_own = source != EMBEDDED
+    shown = (not is_own, source == FOLDER, source == UPLOAD, is_own)
+    values = (CLEAN, own_model) if is_own else (FIRST_CORRUPTION, MINI)
+    return [*(gr.update(visible=each) for each in shown), *(gr.update(value=each) for each in values)]
 
 
 @errors_shown()
@@ -292,23 +328,25 @@ def _encode(
     method: str,
     count: int,
     progress: gr.Progress = gr.Progress(),  # noqa: B008  (how gradio finds out that a bar is wanted)
-) -> tuple[EncodedBatch, Any, str, str]:
+) -> tuple[EncodedBatch | None, Any, Any, Any, Any]:
+    places = {FOLDER: [folder.strip()] if folder.strip() else [], UPLOAD: files}.get(source)
+    if source != EMBEDDED and not places:
+        return None, gr.skip(), f"<p>{NO_PICTURES[source]}</p>", "", ""
     progress(0.1, desc="Loading the model")
     loaded, names = shared_model(model), split_names(classes)
     progress(0.3, desc="Reading pictures")
     if source == EMBEDDED:
         found = read_data(data, corruption, severity, count)
-    elif source == FOLDER:
-        found = read_folder(folder.strip(), names, loaded, count).corrupted(corruption, severity)
     else:
-        uploaded = [Path(file) for file in files or ()][:count]
-        found = read_files(uploaded, names, loaded).corrupted(corruption, severity)
+        found = read_pictures(places or (), names, loaded, count).corrupted(corruption, severity)
+        if warning := unknown_symbols(model, found.class_names):
+            gr.Warning(escape(warning))
     for file in found.skipped:
         gr.Warning(escape(f"Skipped {file}."))
     progress(0.6, desc="Encoding")
     batch = EncodedBatch(found, shared_classifier(model, found.class_names), method)
     mark = f"<style>#beta {{ --auto: {min(1, batch.auto.beta / MAX_BETA):.3f} }}</style>"  # on the slider
-    return batch, *_at(batch), mark + batch_sheets(batch)
+    return batch, *_at(batch), mark + sheet("pictures", batch.pictures.images), negatives_large(batch)
 
 
 @errors_shown()
@@ -317,5 +355,5 @@ def _at(batch: EncodedBatch | None, beta: Beta = "auto") -> tuple[Any, Any]:
     if batch is None:
         return gr.skip(), gr.skip()
     outcome = batch.auto if beta == "auto" else batch.at(beta)
-    chosen = f"auto chooses {batch.auto.beta:.2f}, where the mark is"
+    chosen = f"auto chooses {batch.auto.beta:.2f}, at the mark"
     return gr.update(value=round(outcome.beta, 2), info=chosen), batch_outcome(batch, outcome)

@@ -14,12 +14,18 @@ from tta_panda.app.drawing import cell
 from tta_panda.data import CLEAN, DATASETS
 from tta_panda.data.corruptions import ALL_CORRUPTIONS
 from tta_panda.errors import TtaPandaError
+from tta_panda.evaluation.config import EMBEDDED
 from tta_panda.evaluation.metrics import StreamMetrics
+from tta_panda.methods import DEBIASES, METHODS, parse_method
 from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
 from tta_panda.reporting.cells import BIAS
 
-DOMAINS = (CLEAN, *ALL_CORRUPTIONS)
+DOMAINS = (("none", CLEAN), *((name.replace("_", " "), name) for name in ALL_CORRUPTIONS))
+"""Corruptions to choose from: what is shown, and the name."""
 LABELS = "labels"
+MINI = EMBEDDED.model
+"""The model of the embedded data."""
+NO_DEBIASING = "none"
 NO_PROGRESS: Any = {"queue": False, "show_progress": "hidden"}
 """For what takes milliseconds."""
 
@@ -29,7 +35,7 @@ def embedded_data() -> list[str]:
     return [name for name in DATASETS if DATASETS.get(name).embedded]
 
 
-@lru_cache(maxsize=2)  # models may be large
+@lru_cache(maxsize=3)  # models may be large
 def shared_model(name: str) -> ImageModel:
     """A model by name, loaded once for all visitors of the page. Nothing that is done with it changes it."""
     return load_model(name, device="auto")
@@ -53,6 +59,25 @@ def errors_shown() -> Iterator[None]:
 def split_names(text: str) -> list[str]:
     """Class names that were written with commas between them."""
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def counted(number: int, thing: str) -> str:
+    """As in "1 picture" and "1,000 pictures"."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def add_method_fields(label: str, name: str, min_width: int = 140) -> tuple[gr.Dropdown, gr.Dropdown]:
+    """Fields for a method and for how it is debiased, to be read with `method_name`; typing searches them."""
+    chosen = parse_method(name)
+    method = gr.Dropdown(list(METHODS), value=chosen.base, label=label, min_width=min_width)
+    debiasing = gr.Dropdown(
+        [NO_DEBIASING, *DEBIASES], value=chosen.debias or NO_DEBIASING, label="Debiasing", min_width=min_width
+    )
+    return method, debiasing
+
+
+def method_name(method: str, debiasing: str) -> str:
+    return method if debiasing == NO_DEBIASING else f"{method}+{debiasing}"
 
 
 def metric_cells(metrics: StreamMetrics | None) -> list[str]:

@@ -18,6 +18,7 @@ TILE = 64
 """Side of a picture in pixels, which explorer.css knows, too."""
 _ACROSS = 10  # pictures in a row of a sheet
 _MAX_CLASSES = 15
+_CLASSES_OF_PANEL = 5
 
 
 def table(caption: str, headers: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
@@ -61,6 +62,27 @@ def class_table(caption: str, class_names: Sequence[str], columns: Mapping[str, 
     return table(caption, list(columns), rows)
 
 
+def panel(title: str, image: NDArray[np.uint8] | None, class_names: Sequence[str], probabilities: list[float]) -> str:
+    """A picture (H, W, 3) as large as the model sees it, and beside it the most probable classes as bars."""
+    best = sorted(range(len(probabilities)), key=lambda k: -probabilities[k])[:_CLASSES_OF_PANEL]
+    bars = "".join(
+        f'<div class="bar" style="--colour: {REFERENCE_COLOUR}; --share: {probabilities[k]:.0%}">'
+        f"{escape(class_names[k])} <b>{probabilities[k]:.0%}</b></div>"
+        for k in best
+    )
+    picture = ""
+    if image is not None:
+        data = _webp(Image.fromarray(image), lossless=image.shape[0] < TILE)
+        picture = f'<img src="data:image/webp;base64,{data}" alt="{escape(title)}">'
+    return f"<figure>{picture}<figcaption><b>{escape(title)}</b>{bars}</figcaption></figure>"
+
+
+def _webp(image: Image.Image, *, lossless: bool = False) -> str:
+    content = io.BytesIO()
+    image.save(content, "WEBP", quality=85, lossless=lossless)
+    return base64.b64encode(content.getvalue()).decode()
+
+
 def sheet(name: str, images: NDArray[np.uint8]) -> str:
     """Pictures (B, H, W, 3) that tiles of this name show: sent once, while captions change."""
     down = -(-len(images) // _ACROSS)
@@ -70,10 +92,7 @@ def sheet(name: str, images: NDArray[np.uint8]) -> str:
         small = image.shape[0] < TILE
         filtered = Image.Resampling.NEAREST if small else Image.Resampling.BICUBIC
         canvas.paste(Image.fromarray(image).resize((TILE, TILE), filtered), (column * TILE, row * TILE))
-    content = io.BytesIO()
-    canvas.save(content, "WEBP", quality=85)
-    data = base64.b64encode(content.getvalue()).decode()
-    return f"<style>.{name} figure > div {{ background-image: url(data:image/webp;base64,{data}) }}</style>"
+    return f"<style>.{name} figure > div {{ background-image: url(data:image/webp;base64,{_webp(canvas)}) }}</style>"
 
 
 def tiles(name: str, captions: Iterable[tuple[str, bool]]) -> str:

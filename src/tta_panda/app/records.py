@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +28,7 @@ Folders = tuple[dict[str, Comparison], ...]
 
 def read_comparisons_of(folder: str) -> dict[str, Comparison]:
     """The records of a folder, by setting."""
-    _, comparisons = read_comparisons(RunStore(Path(folder).expanduser()))
+    _, comparisons = read_comparisons(RunStore(Path(os.path.expanduser(folder))))
     return {each.title: each for each in comparisons}
 
 
@@ -103,14 +104,15 @@ def add_records_tab() -> None:
         other = gr.Textbox("", label="Compare with another folder", placeholder="none", min_width=200)
         read = gr.Button("Open", variant="primary", min_width=90, scale=0)
     with gr.Row():
-        title = gr.Dropdown([], label="Setting", min_width=200)
-        table = gr.Dropdown([], label="Table", min_width=200)
+        title = gr.Dropdown([], label="Setting", min_width=200, visible=False)
+        table = gr.Dropdown([], label="Table", min_width=200, visible=False)
     grid = gr.Dataframe(
         label="Click a header, then ⋮, to sort; click a cell to see its record",
         interactive=False,
         type="array",
         pinned_columns=1,
         max_height=800,
+        visible=False,  # until there is a table
     )
     with gr.Row():
         classes = gr.HTML(min_width=300, elem_id="record-classes")
@@ -136,17 +138,17 @@ def _open(path: str, other: str) -> tuple[Any, ...]:
     titles = [title for title in folders[0] if all(title in folder for folder in folders)]
     if not titles:
         raise DataError(f"{path} and {other} have no setting in common: there is nothing to compare.")
-    return folders, gr.update(choices=titles, value=titles[0]), *_choose_setting(folders, titles[0])
+    return folders, gr.update(choices=titles, value=titles[0], visible=True), *_choose_setting(folders, titles[0])
 
 
 def _choose_setting(folders: Folders, title: str) -> tuple[Any, Any]:
     tables = [tables_of(folder[title]) for folder in folders]
     names = [name for name in tables[0] if all(name in each for each in tables)]
-    return gr.update(choices=names, value=names[0]), _choose_table(folders, title, names[0])
+    return gr.update(choices=names, value=names[0], visible=True), _choose_table(folders, title, names[0])
 
 
 def _choose_table(folders: Folders, title: str, name: str) -> Any:
-    return as_grid(_table(folders, title, name))
+    return gr.update(value=as_grid(_table(folders, title, name)), visible=True)
 
 
 def _table(folders: Folders, title: str, name: str) -> Table:

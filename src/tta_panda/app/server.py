@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
+import secrets
+import socket
+import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
 import gradio as gr
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tta_panda.app.batch import add_batch_tab
-from tta_panda.app.common import embedded_data, shared_model
+from tta_panda.app.common import MINI
 from tta_panda.app.records import add_records_tab
 from tta_panda.app.stream import add_stream_tab
 from tta_panda.app.video import add_video_tab
-from tta_panda.data import load_data
 from tta_panda.errors import InvalidInputError
 
 AT_ONCE = 4
 """Requests of one kind that are worked on at the same time."""
 LOCAL = ("127.0.0.1", "localhost", "::1")
 """Addresses that only this machine can reach."""
+TOKEN = "token"
 POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
 """What the browser may load: nothing from other machines, whatever the page asks for."""
 
 
 def build_page(models: Sequence[str]) -> gr.Blocks:
-    """The page with all its tabs."""
+    """The page with all its tabs. `models` are to choose from, the first one for own pictures."""
+    models = list(dict.fromkeys((*models, MINI)))  # mini for the embedded data
     with gr.Blocks(title="tta-panda explorer", analytics_enabled=False) as page:
         gr.Markdown("# tta-panda explorer\nWhat negatives reveal of a model's bias, and what subtracting it changes.")
         with gr.Tab("A batch"):
@@ -39,38 +45,49 @@ def build_page(models: Sequence[str]) -> gr.Blocks:
         with gr.Tab("Results"):
             add_records_tab()
         with gr.Tab("Camera or video"):
-            add_video_tab(models, load_data(embedded_data()[0]).class_names)
+            add_video_tab(models)
     return page
 
 
 def serve(models: Sequence[str], host: str, port: int | None, *, open_browser: bool) -> tuple[gr.Blocks, str]:
     """Show the page on this machine, never anywhere else; returns it and its address.
 
+    An address that other machines can reach has a token, without which nothing is answered.
+
     Args:
-        models: names of the models to choose from. The first is loaded before the page is shown.
+        models: names of the models to choose from.
     """
-    shared_model(models[0])
+    token = None if host in LOCAL else secrets.token_urlsafe(24)
     page = build_page(models).queue(default_concurrency_limit=AT_ONCE)
     try:
         _, address, _ = page.launch(
             share=False,
             server_name=host,
             server_port=port,
-            inbrowser=open_browser,
+            inbrowser=open_browser and token is None,
             prevent_thread_lock=True,
             theme=_theme(),
             css_paths=Path(__file__).with_name("explorer.css"),
             footer_links=[],
             quiet=True,
             ssr_mode=False,
-            app_kwargs={"middleware": [Middleware(OnlyFromHere, hosts=LOCAL if host in LOCAL else ())]},
+            app_kwargs={"middleware": [Middleware(OnlyThisPage, hosts=own_names(host), token=token)]},
         )
     except OSError as error:
         raise InvalidInputError(
             f"Cannot listen at {host}, port {port or 'any'}: it is taken, or no address of this machine. "
             "Choose another --port or --host."
         ) from error
+    if token:
+        address += f"?{TOKEN}={token}"
+        if open_browser:
+            webbrowser.open(address)
     return page, address
+
+
+def own_names(host: str) -> tuple[str, ...]:
+    """Names under which this machine is asked for where the explorer listens at `host`."""
+    return LOCAL if host in LOCAL else (*LOCAL, host, socket.gethostname(), socket.getfqdn())
 
 
 def _theme() -> gr.themes.Base:
@@ -85,33 +102,66 @@ def _theme() -> gr.themes.Base:
     )
 
 
-class OnlyFromHere:
+class OnlyThisPage:
     """Answers this page alone, not others that are open in the same browser, and sends `POLICY` with every answer.
 
     Args:
-        hosts: names under which the page can be asked for; any where there is none. Without them, a page from elsewhere
-            could give its own name the address of this machine, and read what the explorer shows.
+        hosts: names under which the page can be asked for; any other must be an IP address, and only where there is a
+            token. A page from elsewhere could give its own name the address of this machine, and read what the
+            explorer shows.
+        token: what the first request must have in its address; later ones have it in a cookie.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Sequence[str] = ()):
+    def __init__(self, app: ASGIApp, hosts: Sequence[str], token: str | None = None):
         self.app = app
         self.hosts = hosts
+        self.token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_policy(message: Message) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        request = HTTPConnection(scope)
+        in_address = self._is_token(request.query_params.get(TOKEN))
+
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (b"content-security-policy", POLICY)]
+                more = [(b"content-security-policy", POLICY)]
+                if in_address:
+                    more.append((b"set-cookie", f"{TOKEN}={self.token}; Path=/; HttpOnly; SameSite=Strict".encode()))
+                message["headers"] = [*message["headers"], *more]
             await send(message)
 
-        refused = scope["type"] in ("http", "websocket") and not self._is_own(Headers(scope=scope))
-        await (_REFUSED if refused else self.app)(scope, receive, send_with_policy)
+        is_known = not self.token or in_address or self._is_token(request.cookies.get(TOKEN)) or _is_start(scope)
+        answer = self.app if is_known and self._is_own(request.headers) else _REFUSED
+        await answer(scope, receive, send_with_headers)
+
+    def _is_token(self, given: str | None) -> bool:
+        return bool(self.token and given) and secrets.compare_digest(str(given).encode(), str(self.token).encode())
 
     def _is_own(self, headers: Headers) -> bool:
         asked: str = headers.get("host", "")
-        if self.hosts and (re.fullmatch(r"\[?(.*?)]?(:\d+)?", asked) or [""])[1] not in self.hosts:
+        name = (re.fullmatch(r"\[?(.*?)]?(:\d+)?", asked) or ["", ""])[1]
+        if name not in self.hosts and not (self.token and _is_ip(name)):
             return False
         origin: str = headers.get("origin", f"//{asked}")
         return origin.partition("//")[2] == asked
 
 
-_REFUSED = PlainTextResponse("The explorer does not answer pages of other addresses.", status_code=403)
+def _is_ip(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_start(scope: Scope) -> bool:
+    """Whether this is what gradio asks itself for when it starts; the answer says nothing."""
+    return scope["path"].endswith("/startup-events") and scope["client"][0] in LOCAL
+
+
+_REFUSED = PlainTextResponse(
+    "The explorer does not answer pages of other addresses, and needs the whole address that it printed.",
+    status_code=403,
+)

@@ -15,9 +15,13 @@ from torch import Tensor
 from tta_panda.app.common import (
     DOMAINS,
     LABELS,
+    MINI,
     NO_PROGRESS,
+    add_method_fields,
+    counted,
     embedded_data,
     errors_shown,
+    method_name,
     metric_cells,
     shared_classifier,
 )
@@ -28,7 +32,7 @@ from tta_panda.data.order import Order
 from tta_panda.data.stream import Stream
 from tta_panda.evaluation.config import ALL
 from tta_panda.evaluation.metrics import Scores, StreamMetrics
-from tta_panda.methods import create_method, list_methods
+from tta_panda.methods import create_method
 from tta_panda.methods.base import adapt_beside_plain
 from tta_panda.models import Classifier
 from tta_panda.reporting.cells import ACCURACY, BIAS, Cell
@@ -79,7 +83,7 @@ class Player:
     def __init__(self, classifier: Classifier, second: str):
         self._lock = threading.Lock()
         self.class_names = classifier.class_names
-        self.methods = {name: create_method(name, classifier) for name in (PANDA, second)}
+        self.methods = {name: create_method(name, classifier) for name in (PANDA, second) if name != PLAIN}
         self.names = (PLAIN, *self.methods)
         self.steps: list[Step] = []
         self.totals = self._new_metrics()
@@ -148,7 +152,7 @@ def stream_charts(player: Player) -> str:
                 cells = {float(step.pictures): Cell(step.curves[metric].get(name)) for step in steps}
                 lines.append(Line(f"{name} {values[name]:.4g}", cells, hue, "curve"))
         y = metric if metric == "β" else f"{metric}, last batches"
-        panels.append(Panel(f"{latest.pictures:,} pictures", y, lines, names=changes))
+        panels.append(Panel(counted(latest.pictures, "picture"), y, lines, names=changes))
     return f'<div class="charts">{"".join(map(to_svg, draw(LineFigure("", panels))))}</div>'
 
 
@@ -165,7 +169,7 @@ def _changes(steps: Sequence[Step]) -> list[tuple[float, str]]:
 def stream_classes(player: Player) -> str:
     """Metrics of the methods on the whole stream, and the classes of the last batches."""
     rows = {name: metric_cells(metrics) for name, metrics in player.totals.items()}
-    whole = table(f"All {player.steps[-1].pictures:,} pictures", [ACCURACY.short, BIAS.title], rows)
+    whole = table(f"All {counted(player.steps[-1].pictures, 'picture')}", [ACCURACY.short, BIAS.title], rows)
     recent = player.window()
     columns = {
         name: Series(metrics.predicted.tolist(), colour)
@@ -181,13 +185,13 @@ def add_stream_tab(models: Sequence[str]) -> None:
     timer = gr.Timer(SECONDS_PER_STEP, active=False)
     with gr.Row():
         with gr.Column(scale=1, min_width=260):
-            corruption = gr.Dropdown([*DOMAINS, ALL], value="fog", label="Corruption")
+            corruption = gr.Dropdown([*DOMAINS, (ALL, ALL)], value="fog", label="Corruption")
             severity = gr.Slider(1, 5, value=5, step=1, label="Severity")
             order = gr.Dropdown(list(ORDERS), value="continual", label="Order", allow_custom_value=True)
             batch_size = gr.Slider(1, 200, value=50, step=1, label="Pictures in a batch")
-            second = gr.Dropdown([n for n in list_methods() if n != PLAIN], value="tent+panda", label="Second method")
+            second = add_method_fields("Second method", "tent+panda")
             data = gr.Dropdown(embedded_data(), label="Data set")
-            model = gr.Dropdown(list(models), label="Model")
+            model = gr.Dropdown(list(models), value=MINI, label="Model")
         with gr.Column(scale=3, min_width=320):
             with gr.Row():
                 play = gr.Button("Play", variant="primary", min_width=70)
@@ -197,7 +201,8 @@ def add_stream_tab(models: Sequence[str]) -> None:
             charts = gr.HTML(START, elem_id="charts")
             counts = gr.HTML(elem_id="counts")
 
-    inputs, outputs = [playing, model, second, data, corruption, severity, order, batch_size], [playing, charts, counts]
+    inputs = [playing, model, *second, data, corruption, severity, order, batch_size]
+    outputs = [playing, charts, counts]
     step.click(_step, inputs, outputs, show_progress="hidden")
     ticking = timer.tick(_step, inputs, outputs, show_progress="hidden", trigger_mode="once")
     play.click(lambda: gr.Timer(active=True), None, timer, **NO_PROGRESS)
@@ -211,8 +216,11 @@ Playing = tuple[tuple[str, str, str], Player]
 
 
 @errors_shown()
-def _step(playing: Playing | None, model: str, second: str, data: str, *changing: Any) -> tuple[Playing, str, str]:
+def _step(
+    playing: Playing | None, model: str, base: str, debiasing: str, data: str, *changing: Any
+) -> tuple[Playing, str, str]:
     """The next batch; of a new stream where there is none, or where it was begun with others."""
+    second = method_name(base, debiasing)
     begun_with = (model, second, data)
     if playing is None or playing[0] != begun_with:
         playing = begun_with, Player(shared_classifier(model, load_data(data).class_names), second)

@@ -14,13 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tta_panda.app.common import NO_PROGRESS, errors_shown, shared_classifier, split_names
+from tta_panda.app.common import (
+    NO_PROGRESS,
+    add_method_fields,
+    errors_shown,
+    method_name,
+    shared_classifier,
+    split_names,
+)
 from tta_panda.app.drawing import TILE, sheet, tiles
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.images import fit_picture
-from tta_panda.methods import create_method, list_methods
+from tta_panda.methods import create_method
 from tta_panda.methods.base import Method
-from tta_panda.prediction.predict import Prediction, predict
+from tta_panda.prediction import DEFAULT_METHOD
+from tta_panda.prediction.predict import Prediction, predict_stream
 
 Frame = NDArray[np.uint8]  # (H, W, 3)
 
@@ -46,17 +54,17 @@ def frames(path: Path, every: int) -> Iterator[tuple[float, Frame]]:
 
 def predict_frame(method: Method, frame: Frame) -> Prediction:
     """The prediction of a method for the next frame of its stream."""
-    [prediction] = predict(method, [frame], batch_size=1)
+    [prediction] = predict_stream(method, [frame], batch_size=1)
     return prediction
 
 
-def add_video_tab(models: Sequence[str], class_names: Sequence[str]) -> None:
-    """Fields, a video and a camera, and what happens when they are used; `class_names` are the first to look for."""
+def add_video_tab(models: Sequence[str]) -> None:
+    """Fields, a video and a camera, and what happens when they are used."""
     camera_method = gr.State(time_to_live=3600)
     with gr.Row():
-        classes = gr.Textbox(", ".join(class_names), label="Classes", min_width=240)
+        classes = gr.Textbox("", label="Classes", placeholder="cat, dog, bird", min_width=240)
         model = gr.Dropdown(list(models), label="Model", min_width=140)
-        method = gr.Dropdown(list_methods(), value="clip+panda", label="Method", min_width=140)
+        method = add_method_fields("Method", DEFAULT_METHOD)
         every = gr.Slider(1, 60, value=10, step=1, label="Use one frame of", min_width=140)
     with gr.Row():
         with gr.Column(min_width=300):
@@ -69,18 +77,21 @@ def add_video_tab(models: Sequence[str], class_names: Sequence[str]) -> None:
             camera = gr.Image(label="Camera", sources=["webcam"], streaming=True, type="numpy", height=240)
             answer = gr.HTML(elem_id="camera-says")
 
-    playing = start.click(_play, [video, classes, model, method, every], shown)
+    playing = start.click(_play, [video, classes, model, *method, every], shown)
     stop.click(None, cancels=[playing])
     camera.stream(
-        _look, [camera_method, camera, classes, model, method], [camera_method, answer],
+        _look, [camera_method, camera, classes, model, *method], [camera_method, answer],
         stream_every=0.5, show_progress="hidden", trigger_mode="once",
     )  # fmt: skip
-    for change in (classes.input, model.input, method.input):
+    for change in (classes.input, model.input, *(field.input for field in method)):
         change(lambda: None, None, camera_method, **NO_PROGRESS)
 
 
-def _method(classes: str, model: str, method: str) -> Method:
-    return create_method(method, shared_classifier(model, tuple(split_names(classes))))
+def _method(classes: str, model: str, base: str, debiasing: str) -> Method:
+    names = split_names(classes)
+    if len(names) < 2:
+        raise InvalidInputError("Write two or more names under Classes, as in: cat, dog, bird.")
+    return create_method(method_name(base, debiasing), shared_classifier(model, tuple(names)))
 
 
 def _play(
@@ -88,13 +99,14 @@ def _play(
     classes: str,
     model: str,
     method: str,
+    debiasing: str,
     every: int,
     progress: gr.Progress = gr.Progress(),  # noqa: B008  (how gradio finds out that a bar is wanted)
 ) -> Iterator[str]:
     with errors_shown():
         if video is None:
             raise InvalidInputError("Upload a video first.")
-        made = _method(classes, model, method)
+        made = _method(classes, model, method, debiasing)
         kept: deque[tuple[Frame, tuple[str, bool]]] = deque(maxlen=KEPT)
         for share, frame in frames(Path(video), every):
             progress(share, desc="Predicting")

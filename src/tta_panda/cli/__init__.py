@@ -19,7 +19,6 @@ app = typer.Typer(
     cls=InterruptibleGroup,
     help="Test-time adaptation of CLIP with negative data augmentation.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -12,6 +12,7 @@ import typer
 from tta_panda.cli.common import note_if_interrupted, parse_ints, print_json, print_rows, say, split_commas
 from tta_panda.cli.options import JsonOption
 from tta_panda.errors import DataError, InvalidInputError
+from tta_panda.files import expand
 from tta_panda.progress import make_console, make_progress
 
 CorruptionOption = Annotated[
@@ -65,13 +66,13 @@ def corrupt(
     if sheet is not None:
         if source is None or target is not None:
             raise InvalidInputError("A contact sheet is drawn of one image: tta-panda corrupt --sheet sheet.png IMAGE")
-        _draw_sheet(source.expanduser(), sheet.expanduser(), names, severities or [1, 2, 3, 4, 5], as_json, **how)
+        _draw_sheet(expand(source), expand(sheet), names, severities or [1, 2, 3, 4, 5], as_json, **how)
         return
     if source is None or target is None:
         raise InvalidInputError("Two folders are needed: tta-panda corrupt IN OUT --corruption fog,snow --severity 3,5")
     with note_if_interrupted(f"Finished images are in {target}; the same command goes on from there."):
         rows, skipped = _corrupt(
-            source.expanduser(), target.expanduser(), names, severities or [5], clean=clean, workers=workers, **how
+            expand(source), expand(target), names, severities or [5], clean=clean, workers=workers, **how
         )
     show(rows, as_json, skipped=[{"image": image, "reason": reason} for image, reason in skipped.items()])
     for image, reason in skipped.items():
@@ -84,7 +85,7 @@ def _corrupt(
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """A row for each folder that was made, and the images that were skipped, with the reasons."""
     from tta_panda.data import CLEAN
-    from tta_panda.data.corruptions.folders import corrupt_folder
+    from tta_panda.data.make import corrupt_folder
     from tta_panda.escapes import path_text
 
     with make_progress(f"corrupting {path_text(source.name)}", total=1.0) as progress:
@@ -102,7 +103,7 @@ def _corrupt(
 def _draw_sheet(
     source: Path, sheet: Path, names: Sequence[str], severities: list[int], as_json: bool, **how: Any
 ) -> None:
-    from tta_panda.data.corruptions.folders import draw_sheet, read_for_sheet, save_image
+    from tta_panda.data.make import draw_sheet, read_for_sheet, save_image
 
     try:
         save_image(sheet, draw_sheet(read_for_sheet(source), names, severities, **how))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from tta_panda.cli.common import note_if_interrupted, parse_ints, split_commas
 from tta_panda.cli.corrupt import CorruptionOption, FrostOption, SeedOption, WorkersOption, show
 from tta_panda.cli.options import JsonOption
+from tta_panda.files import expand
 from tta_panda.progress import make_progress
 
 app = typer.Typer(no_args_is_help=True, help="Make, fetch and check data sets on disk.")
@@ -37,21 +39,19 @@ def make(
       tta-panda data make cifar100-c --from clean -o data --corruption fog
     """
     kept = f"Finished files are in {output}; the same command makes the others."
-    with note_if_interrupted(kept), make_progress("starting", total=1.0) as progress:
+    with note_if_interrupted(kept), make_progress(f"making {name}", total=1.0) as progress:
         from tta_panda.data.make import make_corrupted
 
         rows = make_corrupted(
             name,
-            clean.expanduser(),
-            output.expanduser(),
+            expand(clean),
+            expand(output),
             split_commas(corruption),
             parse_ints(severity),
             seed=seed,
             workers=workers,
             frost=frost,
-            advance=lambda corruption, share: progress.update(
-                progress.task_ids[0], description=corruption, advance=share
-            ),
+            advance=partial(progress.advance, progress.task_ids[0]),
         )
     show(rows, as_json)
 
@@ -80,7 +80,7 @@ def download(
 
         rows = fetch(
             name,
-            output.expanduser(),
+            expand(output),
             parts=tuple(split_commas(parts)) if parts else (),
             mirror=mirror,
             keep_archives=keep,
@@ -106,7 +106,7 @@ def check(
     """
     from tta_panda.data import check_data
 
-    findings = check_data(root.expanduser())
+    findings = check_data(expand(root))
     damaged = sum(finding.status == "damaged" for finding in findings)
     show([finding._asdict() for finding in findings], as_json, damaged=damaged)
     if damaged:

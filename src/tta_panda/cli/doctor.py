@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import os
 import platform
 import re
+import runpy
 import shutil
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -72,20 +76,36 @@ def _version(package: str) -> str | None:
 
 
 def _devices() -> dict[str, str]:
-    import torch
-
+    """What computes. Torch takes seconds to import, and is asked only where it may find a GPU."""
     from tta_panda.executors import available_cores
-    from tta_panda.models.devices import AUTO, resolve_device
 
-    devices = {"cpu": f"{available_cores()} cores, {torch.get_num_threads()} threads, {platform.machine()}"}
-    if torch.cuda.is_available():
+    devices = {"cpu": f"{available_cores()} cores, {platform.machine()}", "cuda": _why_no_cuda(), "mps": "none"}
+    if not devices["cuda"]:
+        import torch
+
         names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        devices["cuda"] = ", ".join(names)
-    else:
-        built = f"built for {torch.version.cuda}" if torch.version.cuda else "this torch is built without it"
-        devices["cuda"] = f"none ({built})"
-    devices["mps"] = "yes" if torch.backends.mps.is_available() else "none"
-    return devices | {"--device auto": resolve_device(AUTO)}
+        devices["cuda"] = ", ".join(names) or "none (a driver, but no device)"
+    if sys.platform == "darwin":
+        import torch
+
+        devices["mps"] = "yes" if torch.backends.mps.is_available() else "none"
+    best = next((name for name in ("cuda", "mps") if not devices[name].startswith("none")), "cpu")
+    return devices | {"--device auto": best}
+
+
+def _why_no_cuda() -> str:
+    """Why torch cannot have a GPU by NVIDIA or AMD; empty where it may have one."""
+    spec = importlib.util.find_spec("torch")
+    built = runpy.run_path(str(Path(spec.origin).with_name("version.py"))) if spec and spec.origin else {}
+    if built.get("hip"):
+        return ""
+    if not built.get("cuda"):
+        return "none (this torch is built without it)"
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return f"none (built for {built['cuda']}, but there is no driver)"
+    return ""
 
 
 def _folders() -> dict[str, str]:

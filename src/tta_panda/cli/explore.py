@@ -9,7 +9,7 @@ import typer
 
 from tta_panda.cli.common import say
 from tta_panda.errors import missing_extra
-from tta_panda.evaluation.config import EMBEDDED
+from tta_panda.models import DEFAULT_FOR_PICTURES
 
 
 def explore(
@@ -19,7 +19,9 @@ def explore(
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", help="To choose from; repeatable. See: tta-panda ls models.", show_default="mini"),
+        typer.Option(
+            "--model", help="For own pictures; repeatable. See: tta-panda ls models.", show_default=DEFAULT_FOR_PICTURES
+        ),
     ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
@@ -28,17 +30,23 @@ def explore(
     \b
     Examples:
       tta-panda explore
-      tta-panda explore --model ViT-B-32-quickgelu:openai --port 8000
+      tta-panda explore --model lite0 --port 8000
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
     try:
         import gradio  # noqa: F401
     except ImportError as error:
         raise missing_extra("The explorer needs", "app") from error
+    from tta_panda.app.common import shared_model
     from tta_panda.app.server import LOCAL, serve
 
     if host not in LOCAL:
-        say(f"note: whoever can reach {host} can see the pictures and results that this account can read.")
-    page, address = serve(model or [EMBEDDED.model], host, port, open_browser=browser)
+        say(
+            f"note: whoever can reach {host} and has the address with its token can see the pictures and results that "
+            "this account can read. The address is not encrypted on its way."
+        )
+    if model:
+        shared_model(model[0])  # before the page is shown
+    page, address = serve(model or [DEFAULT_FOR_PICTURES], host, port, open_browser=browser)
     typer.echo(f"The explorer is at {address} until Ctrl-C.")
     page.block_thread()

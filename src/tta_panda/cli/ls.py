@@ -1,13 +1,18 @@
-"""`tta-panda ls`: what there is, by kind."""
+"""`tta-panda ls`: what there is, by kind. Without a pattern, names and what they are, and nothing heavy is imported."""
 
 from __future__ import annotations
 
 import fnmatch
+import importlib.util
+import json
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+import tta_panda
 from tta_panda.cli.common import print_json, print_rows
 from tta_panda.cli.options import JsonOption
 from tta_panda.errors import UnknownNameError
@@ -20,10 +25,15 @@ def ls(
     kind: Annotated[
         str, typer.Argument(help="methods, models, data, presets, experiments or corruptions.")
     ] = "methods",
-    pattern: Annotated[str, typer.Argument(help="Shell wildcard, as in 'ViT-B*'.")] = "*",
+    pattern: Annotated[
+        str | None, typer.Argument(help="Shell wildcard, as in 'ViT-B*'; shows details.", show_default="all, in short")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List methods with their options, models, data sets, presets, experiments or corruptions.
+    """List methods, models, data sets, presets, experiments or corruptions.
+
+    With a pattern, details are shown: options and encoder passes of methods,
+    published weights of models, options that presets set, runs of experiments.
 
     \b
     Examples:
@@ -32,7 +42,9 @@ def ls(
     """
     if kind not in _KINDS:
         raise UnknownNameError("kind of list", kind, _KINDS)
-    rows = [row for row in _KINDS[kind](pattern) if fnmatch.fnmatchcase(row["name"], pattern)]
+    in_short, in_detail, details = _KINDS[kind]
+    rows = in_short() if pattern is None else in_detail(pattern)
+    rows = [row for row in rows if fnmatch.fnmatchcase(row["name"], pattern or "*")]
     if as_json:
         print_json(rows)
         return
@@ -42,6 +54,8 @@ def ls(
         print_rows(console, [{key: _short(key, value) for key, value in row.items()} for row in rows])
     else:
         console.print(f"No {kind} match {pattern!r}.")
+    if details and pattern is None:
+        console.print(f"\n{details}: tta-panda ls {kind} PATTERN", soft_wrap=True)
 
 
 def _short(key: str, value: Any) -> Any:
@@ -51,65 +65,113 @@ def _short(key: str, value: Any) -> Any:
     return f"{value / 1e6:,.1f} M" if key == "parameters" else value
 
 
-def _methods(pattern: str) -> Rows:
+def _methods() -> Rows:
+    from tta_panda.methods import METHODS
+
+    return [{"name": name, "about": METHODS.about(name)} for name in METHODS]
+
+
+IMAGES, CLASSES = 100, 10
+"""Of the batch whose encoder passes are listed."""
+
+
+def _methods_in_detail(pattern: str) -> Rows:
     from tta_panda.methods import DEBIASES, METHODS, list_methods, parse_method
-    from tta_panda.methods.factory import debias_options, default_options
+    from tta_panda.methods.factory import debias_options, expected_passes, resolve_options
 
-    names = list_methods() if "+" in pattern else list(METHODS)
-    rows = [{"name": name, "options": default_options(parse_method(name))} for name in names]
-    shared = {name: {key: option.default for key, option in debias_options(name).items()} for name in DEBIASES}
-    return [*rows, *({"name": f"NAME+{name}", "options": options} for name, options in shared.items())]
+    rows: Rows = []
+    for name in list_methods() if "+" in pattern else list(METHODS):
+        if fnmatch.fnmatchcase(name, pattern):
+            method = parse_method(name)
+            options = resolve_options(method, {})
+            counts = asdict(expected_passes(method, options, IMAGES, CLASSES))
+            passes = {kind: count / IMAGES for kind, count in counts.items() if count and kind != "batches"}
+            rows.append({"name": name, "about": METHODS.about(method.base), "per image": passes, "options": options})
+    for name in DEBIASES:
+        options = {key: option.default for key, option in debias_options(name).items()}
+        rows.append({"name": f"NAME+{name}", "about": "any method, debiased", "per image": {}, "options": options})
+    return rows
 
 
-def _models(pattern: str) -> Rows:
+def _models() -> Rows:
+    """Names and sizes, as they are measured for each version of open_clip, and what the installed one has beyond."""
+    measured = json.loads((Path(tta_panda.__file__).parent / "models" / "architectures.json").read_text("utf-8"))
+    spec = importlib.util.find_spec("open_clip")  # which takes seconds to import
+    folder = Path(spec.origin).parent if spec and spec.origin else Path()
+    installed = sorted(path.stem for path in folder.glob("model_configs/*.json"))
+    own = [name for name in ("mini", "lite0") if name in measured]
+    known = [*own, *(name for name in measured if name in installed)]
+    sizes = {name: measured.get(name, (None, None)) for name in [*known, *installed]}
+    return [{"name": name, "parameters": size[0], "image_size": size[1]} for name, size in sizes.items()]
+
+
+def _models_in_detail(pattern: str) -> Rows:
     from tta_panda.models.names import describe_models
 
     return describe_models(pattern)
 
 
-def _data(_pattern: str) -> Rows:
+def _data() -> Rows:
     from tta_panda.data import DATASETS
 
     return [{"name": name, "about": DATASETS.get(name).about} for name in DATASETS]
 
 
-def _presets(_pattern: str) -> Rows:
+def _presets() -> Rows:
     from tta_panda.methods.presets import PRESETS
 
-    rows: Rows = []
-    for preset in PRESETS.values():
-        facts = {"name": preset.name, "model": preset.model, "templates": preset.templates}
-        rows += [{**facts, "method": method, "options": options} for method, options in preset.methods.items()]
-    return rows
+    return [
+        {"name": preset.name, "model": preset.model, "data": preset.data, "templates": preset.templates}
+        for preset in PRESETS.values()
+    ]
 
 
-def _experiments(_pattern: str) -> Rows:
+def _presets_in_detail(_pattern: str) -> Rows:
+    from tta_panda.methods.presets import PRESETS
+
+    return [
+        {"name": preset.name, "method": method, "options": options}
+        for preset in PRESETS.values()
+        for method, options in [*preset.methods.items(), ("+panda", preset.panda)]
+    ]
+
+
+def _experiments() -> Rows:
+    from tta_panda.experiments import EXPERIMENTS
+
+    return [
+        {"name": name, "about": f"{each.title}. {each.about}", "in the paper": each.in_paper or None}
+        for name, each in EXPERIMENTS.items()
+    ]
+
+
+def _experiments_in_detail(pattern: str) -> Rows:
     from tta_panda.experiments import EXPERIMENTS
     from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
 
     full, quick = Setup(seeds=[0]), Setup(quick=True, seeds=[0])  # every run is made with every seed
     rows: Rows = []
-    for name, experiment in EXPERIMENTS.items():
-        facts = {"about": f"{experiment.title}. {experiment.about}", "in the paper": experiment.in_paper or None}
-        runs = {
-            "runs": len(experiment.runs(full)) * len(experiment.defaults.get("seeds", PAPER_SEEDS)),
-            "quick": len(experiment.runs(quick)) * len(QUICK_SEEDS),
-        }
-        rows.append({"name": name, **facts, **runs, "needs": experiment.needs(full)})
+    for row in _experiments():
+        if fnmatch.fnmatchcase(row["name"], pattern):
+            experiment = EXPERIMENTS[row["name"]]
+            runs = len(experiment.runs(full)) * len(experiment.defaults.get("seeds", PAPER_SEEDS))
+            quick_runs = len(experiment.runs(quick)) * len(QUICK_SEEDS)
+            rows.append({**row, "runs": runs, "quick": quick_runs, "needs": experiment.needs(full)})
     return rows
 
 
-def _corruptions(_pattern: str) -> Rows:
+def _corruptions() -> Rows:
     from tta_panda.data.corruptions import ALL_GROUPS
 
     return [{"name": name, "group": group} for group, names in ALL_GROUPS.items() for name in names]
 
 
-_KINDS: dict[str, Callable[[str], Rows]] = {
-    "methods": _methods,
-    "models": _models,
-    "data": _data,
-    "presets": _presets,
-    "experiments": _experiments,
-    "corruptions": _corruptions,
+_KINDS: dict[str, tuple[Callable[[], Rows], Callable[[str], Rows], str]] = {
+    "methods": (_methods, _methods_in_detail, "Options, and images and texts encoded per image"),
+    "models": (_models, _models_in_detail, "Published weights, and which of them are on this machine"),
+    "data": (_data, lambda _pattern: _data(), ""),
+    "presets": (_presets, _presets_in_detail, "What a preset sets"),
+    "experiments": (_experiments, _experiments_in_detail, "Runs, and what they need"),
+    "corruptions": (_corruptions, lambda _pattern: _corruptions(), ""),
 }
+"""In short, in detail, and what the details are."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, Signature, signature
@@ -46,10 +47,44 @@ IgnoreOrientationOption = Annotated[
 ]
 
 
+def _read_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Take the values of a YAML file as defaults of the command's options."""
+    if path is None or context.resilient_parsing:
+        return path
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InvalidInputError(f"Cannot read the configuration {path}: {error}") from error
+    if not isinstance(content, dict):
+        raise InvalidInputError(f"{path} must have a value for each option, as in `method: tent`; got {content!r}.")
+    known = {option.lstrip("-"): each.name for each in context.command.params for option in each.opts}
+    defaults = {}
+    for key, value in content.items():
+        option = str(key).replace("_", "-")
+        if option not in known or option == "config":
+            raise UnknownNameError(f"option in {path}", str(key), [each for each in known if len(each) > 1])
+        if isinstance(value, dict):  # of --set
+            value = [f"{name}={each if isinstance(each, str) else json.dumps(each)}" for name, each in value.items()]
+        elif isinstance(value, list) and option != "set":
+            value = ",".join(map(str, value))
+        if value is not None:
+            defaults[known[option]] = value
+    context.default_map = defaults
+    return path
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """What `bench` and `reproduce` run."""
 
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="YAML with values for options.", is_eager=True, callback=_read_config, **INPUT
+        ),
+    ] = None
     data: Annotated[
         str | None,
         typer.Option(

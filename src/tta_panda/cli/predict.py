@@ -31,7 +31,8 @@ from tta_panda.cli.options import (
 )
 from tta_panda.errors import DataError, InvalidInputError, WorkerError
 from tta_panda.escapes import printable
-from tta_panda.evaluation.config import EMBEDDED
+from tta_panda.models import DEFAULT_FOR_PICTURES
+from tta_panda.prediction import DEFAULT_METHOD
 from tta_panda.progress import make_console, make_progress
 
 if TYPE_CHECKING:
@@ -70,13 +71,17 @@ def predict(
     ] = False,
     max_pixels: Annotated[int, typer.Option(metavar="N", min=1, help="Skip larger images.", **INPUT)] = 100_000_000,
     ignore_orientation: IgnoreOrientationOption = False,
-    model: Annotated[str, typer.Option(metavar="NAME", help="Model: tta-panda ls models.", **MODEL)] = EMBEDDED.model,
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help="Model: tta-panda ls models.", **MODEL)
+    ] = DEFAULT_FOR_PICTURES,
     template: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="Prompt with {} for the class; repeatable.", **MODEL)
     ] = None,
     precision: PrecisionOption = "fp32",
     backend: BackendOption = "torch",
-    method: Annotated[str, typer.Option(metavar="NAME", help="Method: tta-panda ls methods.", **METHOD)] = "clip+panda",
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="Method: tta-panda ls methods.", **METHOD)
+    ] = DEFAULT_METHOD,
     settings: SettingsOption = None,
     preset: PresetOption = None,
     output: Annotated[
@@ -149,8 +154,9 @@ def predict(
         batch_size=batch_size,
     )
     job = PredictionJob(config, output, state, execution.make_executor(1) if sharded else None, shard_size)
-    _check_distinct(job, html)
+    _check_outputs(job, html, [])
     images = [] if watch else _find_images(places, seed if order == "shuffled" else None)
+    _check_outputs(job, html, images if isinstance(images, list) else [])
     kept = "Nothing is kept; with --output FILE, --resume can continue."
     if output:
         kept = f"What is predicted is kept; the same command with --resume completes {output}."
@@ -165,7 +171,7 @@ def predict(
         else:
             _run(job, images, rows)
         if output and html:
-            _write_page(html, output, config)
+            _write_page(html, output, config, job.summary.explain(method) if is_open else ())
     if as_json:
         print_json(rows or [], **job.summary.facts(), output=output and str(output), page=html and str(html))
     elif is_open:
@@ -173,8 +179,8 @@ def predict(
     raise typer.Exit(int(job.summary.skipped > 0 and no_skip_broken))
 
 
-def _check_distinct(job: PredictionJob, html: Path | None) -> None:
-    """Refuse names that would have one file overwrite another."""
+def _check_outputs(job: PredictionJob, html: Path | None, images: Sequence[str]) -> None:
+    """Refuse names that would have one file overwrite another, or an image."""
     own = {job.output.path, job.output.growing, job.checkpoint} if job.output else set()
     written = [path for path in (*own, job.state, html) if path is not None]
     if len({path.resolve() for path in written}) < len(written):
@@ -182,14 +188,19 @@ def _check_distinct(job: PredictionJob, html: Path | None) -> None:
             f"Two outputs would be written to the same file: {', '.join(map(str, written))}. Give --output, --html and "
             "--state names of their own."
         )
+    if overwritten := {os.path.realpath(path) for path in written} & set(map(os.path.realpath, images)):
+        raise InvalidInputError(
+            f"{min(overwritten)} is one of the images; give --output, --html and --state names of their own."
+        )
 
 
-def _write_page(page: Path, output: Path, config: PredictionConfig) -> None:
+def _write_page(page: Path, output: Path, config: PredictionConfig, notes: Sequence[str]) -> None:
     from tta_panda.prediction.files import read_rows
     from tta_panda.prediction.reading import add_thumbnails
     from tta_panda.reporting.page import write_contact_sheet
 
-    write_contact_sheet(page, add_thumbnails(read_rows(output), config.decoding), config.method, config.model)
+    rows = add_thumbnails(read_rows(output), config.decoding)
+    write_contact_sheet(page, rows, config.method, config.model, notes)
 
 
 def _find_images(places: Sequence[str], seed: int | None) -> Iterable[str]:
@@ -279,15 +290,8 @@ def print_summary(method: str, summary: Summary, files: dict[str, Path | None]) 
             console.print(printable(f"  {path}: {reason}"), soft_wrap=True)
         if summary.skipped > len(summary.reasons):
             console.print(f"  and {summary.skipped - len(summary.reasons):,} more; their rows have the reasons")
-    if read:
-        share = summary.changed / read
-        console.print(f"{method} changed {summary.changed:,} of {read:,} predictions ({share:.1%})")
-    if summary.labelled:
-        low, high = facts["gain_interval"]
-        gain = f"{100 * facts['gain']:+.1f} points, paired 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
-        accuracy = f"accuracy {facts['plain_accuracy']:.1%} -> {facts['accuracy']:.1%} ({gain})"
-        bias = f"prediction bias {facts['plain_bias']:.3f} -> {facts['bias']:.3f}"
-        console.print(f"{summary.labelled:,} labelled images: {accuracy}, {bias}", soft_wrap=True)
+    for line in summary.explain(method):
+        console.print(line, soft_wrap=True)
     for name, file in files.items():
         if file is not None:
             console.print(f"{name}: {file}", soft_wrap=True)

@@ -62,7 +62,7 @@ def report(
 
 
 def print_comparisons(comparisons: Sequence[Comparison]) -> None:
-    from tta_panda.reporting.comparison import verdicts
+    from tta_panda.reporting.comparison import findings, verdicts
     from tta_panda.reporting.terminal import print_tables
 
     for comparison in comparisons:
@@ -70,7 +70,8 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
         many = len({method.parsed.base for method in comparison.methods}) > MAX_METHODS_IN_FULL
         in_short = many and "summary" in tables
         shown = [tables[name] for name in (("summary", "passes") if in_short else ("accuracy", "bias"))]
-        print_tables(make_console(), comparison.title, shown, () if in_short else verdicts(comparison))
+        notes = [*([] if in_short else verdicts(comparison)), *findings(comparison)]
+        print_tables(make_console(), comparison.title, shown, notes)
 
 
 def write_report(records: Sequence[RunRecord], comparisons: Sequence[Comparison], page: Path) -> Path:

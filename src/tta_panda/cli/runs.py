@@ -51,15 +51,20 @@ def run_with_progress(planned: PlannedRuns, execution: ExecutionOptions, cache: 
     evaluator = Evaluator(sources, device, timed=timed, cache=cache)
     execution = replace(execution, workers=1) if timed else execution
     executor = execution.make_executor(default_workers(configs, sources, device))
-    with make_progress("starting", total=len(configs)) as progress:
-        task = progress.task_ids[0]
+    progress = make_progress("starting", total=len(configs))
 
-        def report(running: Sequence[RunConfig], share: float) -> None:
-            names = ", ".join(dict.fromkeys(config.method.name for config in running))
-            description = f"{running[0].stream.corruption}: {names}"
-            progress.update(task, description=printable(description), advance=share * len(running))
+    def report(running: Sequence[RunConfig], share: float) -> None:
+        progress.start()  # not before model and data are loaded: a command that cannot start shows no bar
+        names = ", ".join(dict.fromkeys(config.method.name for config in running))
+        description = f"{running[0].stream.corruption}: {names}"
+        progress.update(progress.task_ids[0], description=printable(description), advance=share * len(running))
 
+    if not executor.in_this_process:  # workers report what they have finished only
+        progress.start()
+    try:
         outcome = make_runs(configs, store, evaluator, executor, report)
+    finally:
+        progress.stop()
     _say_failures(outcome, store)
     if evaluator.cache is not None:
         from tta_panda.methods.feature_cache import folder_size

@@ -30,6 +30,12 @@ DATASETS: Registry[DataSource] = Registry(
         "cifar10": "tta_panda.data.cifar:CIFAR10",
         "cifar100": "tta_panda.data.cifar:CIFAR100",
         "imagenet": "tta_panda.data.folders:IMAGENET",
+        "cifar10.1": "tta_panda.data.cifar:CIFAR10_1",
+        "imagenet-a": "tta_panda.data.folders:IMAGENET_A",
+        "imagenet-r": "tta_panda.data.folders:IMAGENET_R",
+        "imagenet-sketch": "tta_panda.data.folders:IMAGENET_SKETCH",
+        "imagenet-v2": "tta_panda.data.folders:IMAGENET_V2",
+        "coop": "tta_panda.data.splits:COOP",
         "folder": "tta_panda.data.folders:FOLDER",
     },
 )
@@ -65,14 +71,15 @@ def load_data(
     """
     from tta_panda.data.dataset import ImageFiles
     from tta_panda.data.listing import read_image_list
+    from tta_panda.files import expand
 
-    dataset = DATASETS.get(name).load(Path(root).expanduser() if root is not None else None, corruption, severity)
+    dataset = DATASETS.get(name).load(None if root is None else expand(root), corruption, severity)
     if image_list is not None:
         if not isinstance(dataset, ImageFiles):
             raise InvalidInputError(
                 f"{name} is not a data set of image files, so the image list {image_list} cannot be used with it."
             )
-        dataset = dataset.select_listed(read_image_list(Path(image_list).expanduser()))
+        dataset = dataset.select_listed(read_image_list(expand(image_list)))
     if isinstance(dataset, ImageFiles) and ignore_orientation:
         dataset = replace(dataset, decoding=replace(dataset.decoding, upright=False))
     if isinstance(dataset, ImageFiles) and skip_broken:

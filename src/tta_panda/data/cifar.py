@@ -1,18 +1,18 @@
 """CIFAR-10 and CIFAR-100, and their corrupted forms as published: `<corruption>.npy` and `labels.npy`.
 
 Clean images are in pickles, and unpickling calls whatever a file asks for. The official files ask for three names of
-numpy, and get stand-ins that do only what an array of unsigned bytes needs: numpy's own would make arrays of forged
-pointers, if a file asked for them.
+numpy, and get stand-ins: numpy's own would make arrays of forged pointers, if a file asked for them.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+import reprlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.dataset import ImageDataset
 from tta_panda.data.source import Archive, DataSource, Finding, Status, file_md5, published_classes
 from tta_panda.errors import DataError
-from tta_panda.files import read_regular
+from tta_panda.files import expand, read_regular
 from tta_panda.pickles import RefusedPickleError, RestrictedUnpickler
 
 SEVERITIES = 5
@@ -89,7 +89,7 @@ class Cifar(DataSource):
     ) -> str | None:
         """The settings of files that were made here; None for published files, which the name identifies."""
         if root is not None and corruption != CLEAN:
-            for folder in (root.expanduser(), root.expanduser() / self.folder):
+            for folder in (expand(root), expand(root) / self.folder):
                 if note := read_note(folder / f"{corruption}.npy"):
                     textures = f", {note['textures']} textures" if "textures" in note else ""
                     return f"{_MADE} {note.get('seed')}{textures}"
@@ -135,6 +135,38 @@ class Cifar(DataSource):
             f"{self.name} -o {root}; to make it from clean images: tta-panda data make {self.name} --from CLEAN "
             f"-o {root}"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CifarArrays(DataSource):
+    """Clean test images in one `.npy` file, with their labels in another, in `folder` or in the root."""
+
+    classes: str  # list in `class_names`
+    folder: str
+    images: str
+    labels: str
+
+    def load(self, root: Path | None, corruption: str, severity: int) -> ImageDataset:
+        self.check_is_clean(corruption)
+        folder = self._find(self.required_root(root))
+        if not (folder / self.images).is_file():
+            raise DataError(f"There is no {folder / self.images}. Expected {self.layout}, as published.")
+        images, labels = open_array(folder / self.images), open_array(folder / self.labels)
+        return ImageDataset(images, labels, tuple(published_classes(self.classes)))
+
+    def check(self, root: Path) -> Iterator[Finding]:
+        folder = self._find(root)
+        if (folder / self.images).exists() or (folder / self.labels).exists():
+            yield self.check_path(folder / self.labels, lambda path: self._check_shape(path, ()))
+            yield self.check_path(folder / self.images, lambda path: self._check_shape(path, (32, 32, 3)))
+
+    def _check_shape(self, path: Path, of_one: tuple[int, ...]) -> tuple[Status, str]:
+        assert self.size is not None
+        found, expected = open_array(path).shape, (self.size[0], *of_one)
+        return ("ok", f"{self.size[0]:,} rows") if found == expected else ("damaged", f"{found}, expected {expected}")
+
+    def _find(self, root: Path) -> Path:
+        return root / self.folder if (root / self.folder / self.images).exists() else root
 
 
 def _check_images(path: Path) -> tuple[Status, str]:
@@ -193,15 +225,21 @@ def _read_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray
     content = _unpickled(path)
     key = label_key.encode()
     if not isinstance(content, dict) or b"data" not in content or key not in content:
-        keys = sorted(str(k) for k in content) if isinstance(content, dict) else type(content).__name__
-        raise DataError(f"{path} is not the test pickle of CIFAR: expected 'data' and {key!r}, found {keys}.")
+        names = [name for name in content if isinstance(name, str | bytes)] if isinstance(content, dict) else None
+        raise DataError(
+            f"{path} is not the test pickle of CIFAR: expected 'data' and {key!r}, "
+            f"found {type(content).__name__ if names is None else reprlib.repr(names)}."
+        )
     array, labels = content[b"data"], content[key]
     if not isinstance(labels, list) or not all(isinstance(label, int) and label.bit_length() < 32 for label in labels):
-        raise DataError(f"{path}: expected a list of whole numbers as {key!r}, found {repr(labels)[:40]}.")
-    found = array.pixels.shape if isinstance(array, _Array) else type(array).__name__
-    if not isinstance(array, _Array) or found != (len(labels), 3072):
+        kinds = sorted({type(label).__name__ for label in labels}) if isinstance(labels, list) else []
+        found = f"{type(labels).__name__}{' of ' if kinds else ''}{', '.join(kinds)}"
+        raise DataError(f"{path}: expected a list of whole numbers below 2**31 as {key!r}, found {found}.")
+    pixels = array.pixels if isinstance(array, _Numpy) else None
+    if pixels is None or pixels.shape != (len(labels), 3072):
+        found = type(array).__name__ if pixels is None else str(pixels.shape)
         raise DataError(f"{path}: expected rows of 3,072 bytes for {len(labels)} labels, found {found}.")
-    images = np.ascontiguousarray(array.pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    images = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     return images, np.array(labels, dtype=np.int64)
 
 
@@ -219,69 +257,50 @@ def _unpickled(path: Path) -> Any:
         raise DataError(f"{path} cannot be read as a pickle ({error}); download it again.") from error
 
 
-class _StandIn:
-    """What a pickle gets for a name: it can be called, but not changed."""
+class _Numpy:
+    """What a pickle gets for one of numpy's names, and for the dtype and the array that it makes of them.
 
-    def __init__(self, name: str, call: Callable[..., object]):
-        self._name, self._call = name, call
+    It does only what an array of unsigned bytes needs. The state of a dtype, byte order and flags, is ignored, so that
+    it cannot become another one. Nothing else can be changed.
+    """
 
-    def __call__(self, *arguments: object) -> object:
-        return self._call(*arguments)
+    def __init__(self, what: str, pixels: NDArray[np.uint8] | None = None):
+        self.what, self.pixels = what, pixels
 
-    def __setstate__(self, state: object) -> NoReturn:
-        # Without this method, a pickle could set the attributes of what it was granted.
-        raise RefusedPickleError(f"it asks for a change of {self._name}")
+    def __call__(self, *arguments: object) -> _Numpy:
+        match self.what, arguments:
+            case "numpy.dtype", ("u1" | b"u1", *_):  # the official files have the bytes of Python 2
+                return _Numpy("dtype")
+            case "numpy.dtype", (code, *_):
+                raise RefusedPickleError(f"it asks for an array of {_short(code)}")
+            case "numpy's _reconstruct", (_Numpy(what="numpy.ndarray"), (0,), _):
+                return _Numpy("array")
+            case "numpy's _reconstruct", (kind, shape, *_):
+                raise RefusedPickleError(f"it asks for an array of kind {_short(kind)} and shape {_short(shape)}")
+        raise RefusedPickleError(f"it asks for a call of {self.what}")
 
-
-class _UnsignedBytes:
-    """The only dtype. Its state, byte order and flags, is ignored, so it cannot become another dtype."""
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-class _Array:
-    """An array: empty when a pickle makes it, filled when its state follows."""
-
-    def __init__(self) -> None:
-        self.pixels: NDArray[np.uint8] = np.empty(0, np.uint8)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _version, shape, dtype, by_columns, content = state
-        if not isinstance(dtype, _UnsignedBytes) or not isinstance(content, bytes):
-            raise RefusedPickleError(f"it asks for an array of {type(content).__name__}")
-        self.pixels = np.frombuffer(content, np.uint8).reshape(shape, order="F" if by_columns else "C")
-
-
-def _call_ndarray(*arguments: object) -> NoReturn:
-    raise RefusedPickleError("it asks for a call of numpy.ndarray")
+    def __setstate__(self, state: Any) -> None:
+        match self.what, state:
+            case "dtype", _:
+                pass
+            case "array", (_, shape, _Numpy(what="dtype"), by_columns, bytes(content)):
+                self.pixels = np.frombuffer(content, np.uint8).reshape(shape, order="F" if by_columns else "C")
+            case "array", (*_, content):
+                raise RefusedPickleError(f"it asks for an array of {type(content).__name__}")
+            case _:
+                raise RefusedPickleError(f"it asks for a change of {self.what}")
 
 
-_NDARRAY = _StandIn("numpy.ndarray", _call_ndarray)
-
-
-def _reconstruct(kind: object, shape: object, _code: object) -> _Array:
-    if kind is not _NDARRAY or shape != (0,):
-        raise RefusedPickleError(f"it asks for an array of kind {kind!r} and shape {shape!r}")
-    return _Array()
-
-
-def _dtype(code: object, *_align_and_copy: object) -> _UnsignedBytes:
-    if _text(code) != "u1":
-        raise RefusedPickleError(f"it asks for an array of {_text(code)!r}")
-    return _UnsignedBytes()
-
-
-def _text(item: object) -> object:
-    """The official files were written by Python 2, whose strings arrive as bytes."""
-    return item.decode("latin1") if isinstance(item, bytes) else item
+def _short(item: object) -> str:
+    """For messages: a pickle can make a tuple whose whole text never ends."""
+    return reprlib.repr(item.decode("latin1") if isinstance(item, bytes) else item)
 
 
 _ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): _StandIn("numpy's _reconstruct", _reconstruct),
-    ("numpy._core.multiarray", "_reconstruct"): _StandIn("numpy's _reconstruct", _reconstruct),
-    ("numpy", "ndarray"): _NDARRAY,
-    ("numpy", "dtype"): _StandIn("numpy.dtype", _dtype),
+    ("numpy.core.multiarray", "_reconstruct"): _Numpy("numpy's _reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"): _Numpy("numpy's _reconstruct"),
+    ("numpy", "ndarray"): _Numpy("numpy.ndarray"),
+    ("numpy", "dtype"): _Numpy("numpy.dtype"),
 }
 
 
@@ -328,6 +347,17 @@ CIFAR100 = _clean(
     "fine_labels",
     md5="f0ef6b0ae62326f3e7ffdfab6717acfc",
     archive_md5="eb9058c3a382ffc7106e4002c42a8d85",
+)
+CIFAR10_1 = CifarArrays(
+    name="cifar10.1",
+    about="CIFAR-10.1 v6: 2,000 new test images of CIFAR-10's classes.",
+    layout="cifar10.1_v6_data.npy and cifar10.1_v6_labels.npy",
+    domains=(CLEAN,),
+    size=(2_000, 10),
+    classes="cifar10",
+    folder="CIFAR-10.1",
+    images="cifar10.1_v6_data.npy",
+    labels="cifar10.1_v6_labels.npy",
 )
 CIFAR10_C = _corrupted(CIFAR10, "CIFAR-10-C", 2535967, "56bf5dcef84df0e2308c6dcbcbbd8499")
 CIFAR100_C = _corrupted(CIFAR100, "CIFAR-100-C", 3555552, "11f0ed0f1191edbf9fa23466ae6021d3")

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
+import os
+import time
 import warnings
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import PIL
 from numpy.typing import NDArray
 from PIL import Image
 
-from tta_panda.data.cache import digest, remembered
-from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning
+from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, StoreError, TtaPandaWarning
 from tta_panda.escapes import path_text
 from tta_panda.executors import available_cores
-from tta_panda.files import read_regular
+from tta_panda.files import read_regular, save_file
 from tta_panda.images import AS_SHOWN, Decoding, Framing, fit_picture, read_image
 
 Labels = NDArray[Any]  # (N,) integers
@@ -31,28 +34,37 @@ Indices = NDArray[np.int64]
 _MAX_THREADS = 16  # Pillow and hashlib release the interpreter's lock, so threads are enough
 _FILES_AT_ONCE = 256  # read by one thread
 _SMALL = 32  # pixels a side: large JPEG files are checked in reduced size
+_CLOCK_TICK = 3_000_000_000  # nanoseconds; some file systems keep times in steps of two seconds
 
 
-class Dataset(Protocol):
-    """N images of one domain (one corruption at one severity, or none), read on demand."""
+class Dataset(ABC):
+    """N images of one domain (one corruption at one severity, or none) with their labels, read on demand."""
 
-    @property
-    def labels(self) -> Labels: ...
+    labels: Labels
+    class_names: tuple[str, ...]
 
-    @property
-    def class_names(self) -> tuple[str, ...]: ...
-
-    def __len__(self) -> int: ...
-
+    @abstractmethod
     def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
         """Images (B, H, W, 3); with `fit`, each resized and cropped by Pillow. Images of several sizes need `fit`."""
 
+    @abstractmethod
     def head(self, limit: int | None) -> Self:
         """At most `limit` images, always the same ones; None for all."""
 
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        """One image and its label, as torchvision's data sets give them."""
+        place = range(len(self))[index]  # an `IndexError` beyond the end
+        return Image.fromarray(self.images_at(np.array([place]))[0]), int(self.labels[place])
+
+    def __iter__(self) -> Iterator[tuple[Image.Image, int]]:
+        return (self[index] for index in range(len(self)))
+
 
 @dataclass(frozen=True)
-class ImageDataset:
+class ImageDataset(Dataset):
     """Labelled images of one size, as an array in memory or memory-mapped."""
 
     images: NDArray[np.uint8]  # (N, H, W, 3)
@@ -64,9 +76,6 @@ class ImageDataset:
             found = f"{self.images.dtype} {self.images.shape}"
             raise DataError(f"Images must be a uint8 array of shape (N, H, W, 3), found {found}.")
         _check_labels(self.labels, len(self.images), self.class_names)
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
         images = np.ascontiguousarray(self.images[indices])
@@ -80,7 +89,7 @@ class ImageDataset:
 
 
 @dataclass(frozen=True)
-class ImageFiles:
+class ImageFiles(Dataset):
     """Images of any size in files, decoded by several threads. Only paths and labels are held in memory."""
 
     paths: tuple[Path, ...]
@@ -90,9 +99,6 @@ class ImageFiles:
 
     def __post_init__(self) -> None:
         _check_labels(self.labels, len(self.paths), self.class_names)
-
-    def __len__(self) -> int:
-        return len(self.paths)
 
     def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
         read = partial(read_image, fit=fit, decoding=self.decoding)
@@ -135,7 +141,7 @@ class ImageFiles:
 
     def without_broken(self) -> ImageFiles:
         """The images that can be decoded; a warning names the others. All are decoded for it, but only once."""
-        text = remembered([f"broken {self.decoding} Pillow {PIL.__version__}"], self.paths, self._find_broken)
+        text = remember([f"broken {self.decoding} Pillow {PIL.__version__}"], self.paths, self._find_broken)
         broken = {int(index): reason for index, reason in json.loads(text).items()}
         if broken:
             lines = (f"{path_text(self.paths[index])}: {reason}" for index, reason in broken.items())
@@ -150,13 +156,13 @@ class ImageFiles:
 
     def fingerprint(self, folder: Path) -> str:
         """A digest of the class names, and of the names below `folder` and the bytes of the images."""
-        return remembered(["fingerprint", *self.class_names], self.paths, partial(self._digest, folder))
+        return remember(["fingerprint", *self.class_names], self.paths, partial(self._digest, folder))
 
     def _digest(self, folder: Path) -> str:
         parts = [self.paths[first : first + _FILES_AT_ONCE] for first in range(0, len(self), _FILES_AT_ONCE)]
         with reading_threads() as pool:
             lines = itertools.chain.from_iterable(pool.map(partial(_contents, folder), parts))
-            return digest([*self.class_names, *lines])[:12]
+            return _sha256([*self.class_names, *lines])[:12]
 
 
 def _why_broken(path: Path, decoding: Decoding) -> str | None:
@@ -177,8 +183,49 @@ def reading_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(_MAX_THREADS, available_cores()))
 
 
+def remember(what: Sequence[str], paths: Sequence[Path], compute: Callable[[], str]) -> str:
+    """The text that `compute` makes of some files, computed again only when one of them has changed.
+
+    It is kept in the user's cache folder, in a file named after a digest of path, size, times and inode of all the
+    files, and of `what`, which tells it from other texts about them. A missing, damaged or read-only cache costs time
+    only.
+    """
+    now = time.time_ns()
+    try:
+        states = [os.stat(path) for path in paths]
+    except OSError:  # a file has vanished, which `compute` explains
+        return compute()
+    # The times of a folder are not enough: they miss files that are written in place.
+    keys = (f"{s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino}" for s in states)
+    cached = _cache_folder() / _sha256([*what, *map(str, paths), *keys])
+    with contextlib.suppress(OSError, ValueError):
+        text, _, check = read_regular(cached).decode().rpartition("\n")
+        if check == _sha256([text]):
+            return text
+    text = compute()
+    # A file that has just been written could be written again within the same tick of the file system's clock.
+    if max((max(s.st_mtime_ns, s.st_ctime_ns) for s in states), default=0) < now - _CLOCK_TICK:
+        with contextlib.suppress(StoreError):
+            save_file(cached, f"{text}\n{_sha256([text])}")
+    return text
+
+
+def _sha256(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _cache_folder() -> Path:
+    """Beside the caches of torch and huggingface_hub, on every system."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tta-panda" / "files"
+    except RuntimeError:  # a user without a home directory: nothing can be kept
+        return Path(os.devnull)
+
+
 def _check_labels(labels: Labels, images: int, class_names: Sequence[str]) -> None:
     """Raise `DataError` unless every image has a label, and every label a class."""
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise DataError(f"Labels must be whole numbers, found {labels.dtype}; convert them with labels.astype(int).")
     if labels.shape != (images,):
         raise DataError(f"{images} images need as many labels, found the shape {labels.shape}.")
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(class_names):

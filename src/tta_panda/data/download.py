@@ -9,7 +9,7 @@ import os
 import shutil
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def download(
             continue
         with locked(root):
             path = root / archive.file
-            if not path.exists() or file_md5(path) != archive.md5:
+            if not path.is_file() or file_md5(path) != archive.md5:
                 announce(f"Fetching {archive.file} ({archive.gigabytes:g} GB) into {root}")
                 url = f"{mirror.rstrip('/')}/{archive.file}" if mirror else archive.url
                 _fetch(url, archive, path, functools.partial(progress, f"fetching {archive.file}"))
@@ -103,6 +103,8 @@ def _refuse_made_files(name: str, folder: Path, archive: Archive) -> None:
 def _fetch(url: str, archive: Archive, target: Path, progress: Progress) -> None:
     """Fetch a file as `<file>.part`, which a later call resumes, and rename it when it is complete."""
     part = target.with_name(f"{target.name}.part")
+    if not part.is_file():
+        part.unlink(missing_ok=True)  # a pipe would never end
     complete = False
     while not complete:
         before = _bytes_in(part)
@@ -180,17 +182,18 @@ def unpack(file: Path, archive: Archive, folder: Path, progress: Progress) -> No
         if not archive.is_whole(staging):
             found = sorted(path.relative_to(staging).as_posix() for path in (*staging.glob("*"), *staging.glob("*/*")))
             raise DataError(f"{file} should hold {shortened(archive.holds)}; found {shortened(found)}.")
-        places = list(_places(staging, folder))
-        others = [there.relative_to(folder).as_posix() for fresh, there in places if _differ(fresh, there)]
+        fresh = [path.relative_to(staging) for path in sorted(staging.rglob("*")) if not path.is_dir()]
+        there = [path for path in fresh if os.path.lexists(folder / path)]
+        others = [path.as_posix() for path in there if not filecmp.cmp(staging / path, folder / path, shallow=False)]
         if others:
             raise DataError(
                 f"{folder} holds files that differ from those in {file.name}: {shortened(others)}. Nothing was "
                 "overwritten. Delete them, or move them, and run the same command again: the archive is kept, and not "
                 "fetched again."
             )
-        for fresh, there in places:
-            if not there.exists():
-                os.replace(fresh, there)
+        for path in set(fresh).difference(there):
+            (folder / path.parent).mkdir(parents=True, exist_ok=True)
+            os.replace(staging / path, folder / path)
     except OSError as error:
         raise DataError(
             f"Cannot unpack {file} into {folder} ({error.strerror or error}). It needs about "
@@ -217,17 +220,3 @@ def _extract(file: Path, staging: Path, progress: Progress) -> None:
         ) from error
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{file} cannot be unpacked ({error}); delete it and fetch it again.") from error
-
-
-def _places(fresh: Path, folder: Path) -> Iterator[tuple[Path, Path]]:
-    """What is in `fresh`, each with its place in `folder`; of folders that are there already, what is in them."""
-    for entry in sorted(fresh.iterdir()):
-        there = folder / entry.name
-        if entry.is_dir() and there.is_dir():
-            yield from _places(entry, there)
-        else:
-            yield entry, there
-
-
-def _differ(fresh: Path, there: Path) -> bool:
-    return there.exists() and (fresh.is_dir() or there.is_dir() or not filecmp.cmp(fresh, there, shallow=False))

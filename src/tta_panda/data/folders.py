@@ -1,6 +1,6 @@
 """Image files in class folders; clean, or a tree of corruptions.
 
-    root/<class>/**/*.jpg                            clean
+    root/<class>/**/*.jpg                            clean; the folders of ImageNet-V2 are numbers
     root/<corruption>/<severity>/<class>/**/*.jpg    corrupted, as ImageNet-C and `tta-panda corrupt` lay it out
 
 `classes.txt` beside the class folders names the classes, a line `folder<TAB>name` for each.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -37,7 +37,8 @@ class ImageFolders(DataSource):
 
     layout: str = "<class>/*.jpg"
     domains: tuple[str, ...] = ()  # whatever is there, if none are named
-    classes: str | None = None  # list of all class folders in `class_names`; any folders if None
+    classes: str | None = None  # list in `class_names` of the class folders, or of what some of them are; any if None
+    numbered: bool = False  # whether class folders are named by the place of the class in that list, from 0
     folder: str = ""  # may be around the corruptions
     clean: tuple[str, ...] = ("",)  # where clean images may be; the first of these folders that exists
     decoding: Decoding = AS_SHOWN
@@ -46,7 +47,7 @@ class ImageFolders(DataSource):
         root = self.required_root(root)
         folder = self.domain(root, corruption, severity)
         if self.classes is not None:
-            return self._load_published(folder, published_classes(self.classes))
+            return self._load_published(folder)
         folders, names = named_classes(folder, root)
         if not folders:
             raise DataError(
@@ -55,20 +56,34 @@ class ImageFolders(DataSource):
             )
         return self._labelled(folder, folders, names)
 
-    def _load_published(self, folder: Path, classes: dict[str, str]) -> ImageFiles:
+    def _load_published(self, folder: Path) -> ImageFiles:
         found = {path.name for path in class_folders(folder)}
+        classes, count = self._published()
         unknown, missing = sorted(found - classes.keys()), sorted(classes.keys() - found)
-        if unknown or missing:
-            problem = f"unknown: {', '.join(unknown[:5])}" if unknown else f"missing: {', '.join(missing[:5])}"
+        if unknown or len(found) != count:
+            problem = f"{len(found) - count} too many"
+            if len(found) < count:
+                named = f": {', '.join(missing[:5])}" if count == len(classes) else ""
+                problem = f"{count - len(found)} missing{named}"
+            if unknown:
+                problem = f"{len(unknown)} unknown: {', '.join(unknown[:5])}"
             raise DataError(
-                f"{folder} should hold the {len(classes):,} class folders of {self.name} ({shortened(list(classes))}); "
-                f"found {found_in(folder)}; {len(unknown or missing)} {problem}. "
-                "For some of the classes, or others, use --data folder."
+                f"{folder} should hold the {count:,} class folders of {self.name} ({shortened(list(classes))}); "
+                f"found {found_in(folder)}; {problem}. For some of the classes, or others, use --data folder."
             )
+        classes = {name: title for name, title in classes.items() if name in found}
         files = self._labelled(folder, [folder / name for name in classes], tuple(classes.values()))
         if not len(files):
             raise DataError(f"The class folders of {folder} hold no images; expected {self.layout}.")
         return files
+
+    def _published(self) -> tuple[dict[str, str], int]:
+        """All class folders that there may be, with the names of the classes, and how many of them there are."""
+        assert self.classes is not None and self.size is not None
+        classes = published_classes(self.classes)
+        if self.numbered:
+            classes = {str(number): name for number, name in enumerate(classes.values())}
+        return classes, min(self.size[1], len(classes))
 
     def _labelled(self, folder: Path, classes: Sequence[Path], class_names: tuple[str, ...]) -> ImageFiles:
         """The images in the class folders of `folder`, sorted by class; a warning says what is skipped."""
@@ -152,13 +167,15 @@ class ImageFolders(DataSource):
 
     def _check_classes(self, folder: Path) -> tuple[Status, str]:
         """Count class folders and their images; the images themselves are not decoded."""
-        assert self.classes is not None and self.size is not None
-        classes = published_classes(self.classes)
+        assert self.size is not None
         there = {path.name: path for path in class_folders(folder)}
+        classes, count = self._published()
         if others := sorted(there.keys() - classes.keys()):
             return "damaged", f"folders that are not classes of {self.name}: {', '.join(others[:3])}"
-        if len(there) < len(classes):
-            return "partial", f"{len(there):,} of {len(classes):,} class folders"
+        if len(there) > count:
+            return "damaged", f"{len(there):,} class folders, expected {count:,}"
+        if len(there) < count:
+            return "partial", f"{len(there):,} of {count:,} class folders"
         images, expected = len(find_images(there.values()).paths), self.size[0]
         return "ok" if images == expected else "partial", f"{images:,} of {expected:,} images"
 
@@ -230,17 +247,44 @@ def _archive(group: str, md5: str, gigabytes: float) -> Archive:
     return Archive(f"https://zenodo.org/records/2235448/files/{group}.tar", md5, gigabytes, holds, "ImageNet-C", group)
 
 
+def _of_imagenet(name: str, about: str, images: int, classes: int, clean: tuple[str, ...]) -> ImageFolders:
+    """Clean images in folders of ImageNet's classes, or of some of them, among which alone they are classified."""
+    return ImageFolders(
+        name=name,
+        about=about,
+        layout=f"{clean[0]}/<wnid>/*",
+        domains=(CLEAN,),
+        classes="imagenet",
+        clean=(*clean, ""),
+        decoding=AS_PUBLISHED,
+        size=(images, classes),
+    )
+
+
 FOLDER = ImageFolders(name="folder", about="Your own images: folder/<class>/*.")
-IMAGENET = ImageFolders(
-    name="imagenet",
-    about="ImageNet's 50,000 validation images, <wnid>/*.JPEG.",
-    layout="<wnid>/*.JPEG",
-    domains=(CLEAN,),
-    classes="imagenet",
-    clean=("val", "validation", ""),
-    decoding=AS_PUBLISHED,
-    size=(50_000, 1000),
+IMAGENET = _of_imagenet(
+    "imagenet", "ImageNet's 50,000 validation images, <wnid>/*.JPEG.", 50_000, 1000, ("val", "validation")
 )
+IMAGENET_A = _of_imagenet(
+    "imagenet-a", "ImageNet-A: 7,500 photographs that networks fail on, of 200 classes.", 7_500, 200,
+    ("imagenet-a", "imagenet-adversarial/imagenet-a"),
+)  # fmt: skip
+IMAGENET_R = _of_imagenet(
+    "imagenet-r", "ImageNet-R: 30,000 renditions, such as paintings and toys, of 200 classes.", 30_000, 200,
+    ("imagenet-r", "imagenet-rendition/imagenet-r"),
+)  # fmt: skip
+IMAGENET_SKETCH = _of_imagenet(
+    "imagenet-sketch", "ImageNet-Sketch: 50,889 sketches.", 50_889, 1000,
+    ("sketch", "imagenet-sketch/images", "imagenet-sketch/sketch", "imagenet-sketch"),
+)  # fmt: skip
+IMAGENET_V2 = replace(
+    _of_imagenet(
+        "imagenet-v2", "ImageNet-V2, matched frequency: 10,000 new photographs, <number of the class>/*.jpeg.", 10_000,
+        1000, ("imagenetv2-matched-frequency-format-val", "imagenet-v2"),
+    ),
+    layout="imagenetv2-matched-frequency-format-val/<0 to 999>/*.jpeg",
+    numbered=True,
+)  # fmt: skip
 IMAGENET_C = ImageFolders(
     name="imagenet-c",
     about="ImageNet-C, <corruption>/<severity>/<wnid>/*.JPEG; clean images from val/ beside it.",

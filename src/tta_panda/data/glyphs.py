@@ -23,7 +23,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import corrupt_batch, expand_corruptions
-from tta_panda.data.dataset import ImageDataset, Indices, Labels, checked_limit
+from tta_panda.data.dataset import Dataset, ImageDataset, Indices, Labels, checked_limit
 from tta_panda.data.source import DataSource
 from tta_panda.images import Framing
 
@@ -62,7 +62,7 @@ VALIDATION_CLASSES = (
 
 
 @dataclass(frozen=True)
-class GlyphPictures:
+class GlyphPictures(Dataset):
     """Pictures of one domain, drawn when they are first looked at. Picture i is the same however many there are."""
 
     class_names: tuple[str, ...]
@@ -80,11 +80,8 @@ class GlyphPictures:
         )
 
     @functools.cached_property
-    def labels(self) -> Labels:
+    def labels(self) -> Labels:  # type: ignore[override]  # computed, where other data sets have a field
         return np.arange(self.count) % len(self.class_names)
-
-    def __len__(self) -> int:
-        return self.count
 
     def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
         return ImageDataset(self.images, self.labels, self.class_names).images_at(indices, fit)

@@ -7,13 +7,13 @@ import glob
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tta_panda.errors import DataError
 from tta_panda.escapes import path_text
-from tta_panda.files import read_regular
+from tta_panda.files import expand, read_regular
 
 SUFFIXES = frozenset(
     {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
@@ -50,7 +50,7 @@ def find_images(places: Iterable[str | Path]) -> Found:
     found: dict[str, Path] = {}
     skipped: dict[Path, str] = {}
     for place in places:
-        for path, reason in _look(Path(place).expanduser()):
+        for path, reason in _look(expand(place)):
             if reason is None:
                 found.setdefault(os.path.abspath(path), path)
             else:
@@ -60,53 +60,41 @@ def find_images(places: Iterable[str | Path]) -> Found:
 
 def _look(place: Path) -> Iterator[tuple[Path, str | None]]:
     """What is at a place: paths, each with the reason if it is skipped."""
-    if place.is_dir():
+    if os.path.isdir(place):
         yield from _walk(place)
-    elif place.is_file():
+    elif os.path.isfile(place):
         yield place, None
     elif matches := sorted(glob.glob(str(place), recursive=True)):
         for path in map(Path, matches):
-            yield from _walk(path) if path.is_dir() else [(path, _why_skipped(path))]
+            yield from _walk(path) if os.path.isdir(path) else [(path, _why_skipped(path))]
     else:
         raise DataError(f"There is no file or folder {path_text(place)}, nor does it match any as a wildcard.")
 
 
-def _walk(folder: Path) -> Iterator[tuple[Path, str | None]]:
-    waiting, seen = [folder], set()
-    while waiting:
-        folder = waiting.pop()
-        try:
-            identity = (status := folder.stat()).st_dev, status.st_ino
-            if identity in seen:  # links can lead round in circles
-                continue
-            seen.add(identity)
-            # `os.DirEntry` is faster than `Path` for many files.
-            with os.scandir(folder) as entries:
-                visible = sorted((each for each in entries if each.name[0] != "."), key=lambda each: each.name)
-        except OSError as error:
-            yield folder, f"folder that cannot be read ({error.strerror})"
+def _walk(top: Path) -> Iterator[tuple[Path, str | None]]:
+    seen = set()
+    errors: list[OSError] = []
+    for name, folders, files in os.walk(top, followlinks=True, onerror=errors.append):
+        folder, status = Path(name), os.stat(name)
+        visible = sorted(file for file in files if file[0] != ".")
+        folders[:] = sorted(each for each in folders if each[0] != ".")  # where `os.walk` goes next
+        if (status.st_dev, status.st_ino) in seen:  # links can lead round in circles
+            folders.clear()
             continue
-        if not visible:
+        seen.add((status.st_dev, status.st_ino))
+        if not visible and not folders:
             yield folder, _EMPTY
-        is_folder = {each.name: _is(each.is_dir) for each in visible}
-        yield from ((folder / each.name, _why_skipped(each)) for each in visible if not is_folder[each.name])
-        waiting += [folder / each.name for each in reversed(visible) if is_folder[each.name]]
+        yield from ((path, _why_skipped(path)) for path in map(folder.joinpath, visible))
+    for error in errors:
+        yield Path(error.filename), f"folder that cannot be read ({error.strerror})"
 
 
-def _why_skipped(entry: Path | os.DirEntry[str]) -> str | None:
+def _why_skipped(path: Path) -> str | None:
     """Why a file is skipped; None for images."""
-    suffix = os.path.splitext(entry.name)[1].lower()
+    suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         return suffix or "without suffix"
-    return None if _is(entry.is_file) else "unreadable"
-
-
-def _is(kind: Callable[[], bool]) -> bool:
-    """What `is_file` or `is_dir` says; False for a link that leads to itself."""
-    try:
-        return kind()
-    except OSError:
-        return False
+    return None if os.path.isfile(path) else "unreadable"
 
 
 def read_lines(path: Path) -> list[str]:

@@ -1,31 +1,85 @@
-"""Make CIFAR-10-C or CIFAR-100-C from clean images, in the published layout, one file per process.
+"""Make corrupted data: CIFAR-C in the published layout, or a tree of image files; and draw contact sheets.
 
-A note beside each file, `fog.json`, lists the severities whose rows are filled, and never more than the file holds: an
-empty note is written before the file, and extended after it. A crash in between costs time, but the note stays true.
+    OUT/CIFAR-10-C/<corruption>.npy    `make_corrupted`: a file for each corruption, with the rows of five severities
+    OUT/<corruption>/<severity>/...    `corrupt_folder`: every image of a folder, under its own name
+
+A note beside each corruption, `fog.json`, holds its settings; nothing is added to what was made with others. What an
+earlier call with the same settings has made is not made again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
-from collections.abc import Callable, Sequence
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.format import write_array_header_1_0
 from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
 
 from tta_panda import __version__
-from tta_panda.data import DATASETS
+from tta_panda.data import CLEAN, DATASETS
 from tta_panda.data.cifar import LABELS, SEVERITIES, Cifar, note_path, open_array, read_note
-from tta_panda.data.corruptions import corrupt_batch, expand_corruptions
+from tta_panda.data.corruptions import corrupt_batch, corrupt_image, expand_corruptions, image_rng
 from tta_panda.data.corruptions.frost import FrostTextures, load_frost_textures
-from tta_panda.errors import DataError, UnknownNameError
-from tta_panda.executors import Report, local_executor
-from tta_panda.files import locked, remove_parts, save_file, saving
+from tta_panda.data.corruptions.severity import PARAMETER_SETS
+from tta_panda.data.folders import CLASS_LIST
+from tta_panda.data.listing import Found, find_images
+from tta_panda.errors import (
+    BrokenImageError,
+    DataError,
+    InvalidInputError,
+    StoreError,
+    TtaPandaWarning,
+    UnknownNameError,
+)
+from tta_panda.escapes import path_text
+from tta_panda.executors import local_executor
+from tta_panda.files import locked, read_regular, remove_parts, save_file, saving
+from tta_panda.images import fit_picture, read_image
+
+_JPEG = {"quality": 85}
+_SAVING: dict[str, dict[str, Any]] = {".jpg": _JPEG, ".jpeg": _JPEG, ".jfif": _JPEG, ".webp": {"lossless": True}}
+
+_LARGEST = 224  # side of the images that ImageNet-C corrupts
+_SMALLEST_TILE = 96
+_GAP, _LEFT, _TOP = 4, 130, 26
+_PAPER, _INK = (255, 255, 255), (30, 30, 30)
+
+
+class _Settings(NamedTuple):
+    """How images are corrupted, whichever they are."""
+
+    seed: int
+    parameters: str | None
+    textures: FrostTextures | None
+
+    @classmethod
+    def of(cls, seed: int, parameters: str | None, frost: Path | None) -> _Settings:
+        if parameters is not None and parameters not in PARAMETER_SETS:
+            raise UnknownNameError("parameter set", parameters, PARAMETER_SETS)
+        return cls(seed, parameters, load_frost_textures(frost) if frost else None)
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """What the corruptions take beside their random numbers."""
+        return {"parameters": self.parameters, "frost_textures": self.textures}
+
+    def note(self, name: str) -> dict[str, Any]:
+        """What tells images of a corruption from others of it."""
+        textures = {"textures": self.textures.name if self.textures else "generated"} if name == "frost" else {}
+        return {"seed": self.seed, **textures}
+
+
+# CIFAR-C
 
 
 def make_corrupted(
@@ -38,16 +92,16 @@ def make_corrupted(
     seed: int = 0,
     workers: int | None = 1,
     frost: Path | None = None,
-    advance: Callable[[str, float], None] = lambda _name, _share: None,
+    advance: Callable[[float], None] = lambda _share: None,
 ) -> list[dict[str, Any]]:
     """Make those of these corruptions and severities of `cifar10-c` or `cifar100-c` that `root` lacks.
 
-    `advance` is called with a corruption and the share of the work just done. Returns a row per file: the severities
-    `made` now, and all that it `holds`.
+    `advance` is called with the share of the work that was just done. Returns a row per file: the severities `made`
+    now, and all that it `holds`.
     """
     source = _makeable(name)
     names = expand_corruptions(corruptions, severities)
-    textures = load_frost_textures(frost) if frost else None
+    settings = _Settings.of(seed, "cifar", frost)
     clean = source.load_clean(clean_root)
     folder = root / source.folder
     executor = local_executor(workers)
@@ -57,36 +111,26 @@ def make_corrupted(
         rows, tasks = [], []
         for name in names:
             path = folder / f"{name}.npy"
-            settings: dict[str, Any] = {"seed": seed}
-            if name == "frost":
-                settings["textures"] = textures.name if textures else "generated"
-            there = _severities_in(path, SEVERITIES * len(clean), settings)
+            there = _severities_in(path, SEVERITIES * len(clean), settings.note(name))
             missing = sorted(set(severities) - set(there))
             holds = sorted({*there, *missing})
             rows.append({"file": str(path), "made": missing, "holds": holds})
             if missing:
-                tasks.append((path, holds, settings))
-        results = executor.run(
-            partial(_make_file, clean.images, textures),
-            tasks,
-            report=lambda task, share: advance(task[0].stem, share / len(tasks)),
-        )
-        with contextlib.closing(results):
-            for _, error in results:
-                if error is not None:
-                    raise error
-        return rows
+                tasks.append((path, holds))
+        with contextlib.closing(executor.map(partial(_make_file, clean.images, settings), tasks)) as made:
+            for _ in made:
+                advance(1 / len(tasks))
+    return rows
 
 
-def _make_file(
-    clean: NDArray[np.uint8],
-    textures: FrostTextures | None,
-    task: tuple[Path, list[int], dict[str, Any]],
-    report: Report,
-) -> None:
-    """Make the whole file of a corruption; the rows of other severities than these are zero."""
-    path, severities, settings = task
-    note = {**settings, "made_by": f"tta-panda {__version__}"}
+def _make_file(clean: NDArray[np.uint8], settings: _Settings, task: tuple[Path, list[int]]) -> None:
+    """Make the whole file of a corruption; the rows of other severities than these are zero.
+
+    Its note never lists more severities than the file holds: an empty one is written before the file, and extended
+    after it. A crash in between costs time, but the note stays true.
+    """
+    path, severities = task
+    note = {**settings.note(path.stem), "made_by": f"tta-panda {__version__}"}
     if not path.exists():
         _write_note(path, {"severities": [], **note})
     with saving(path) as part, part.open("wb") as file:
@@ -97,11 +141,7 @@ def _make_file(
             if severity not in severities:
                 file.seek(clean.nbytes, os.SEEK_CUR)  # most file systems store nothing for it
                 continue
-            made = corrupt_batch(
-                clean, path.stem, severity, seed=settings["seed"], parameters="cifar", frost_textures=textures
-            )
-            file.write(made.tobytes())
-            report(1 / len(severities))
+            file.write(corrupt_batch(clean, path.stem, severity, seed=settings.seed, **settings.how).tobytes())
         file.truncate()
     _write_note(path, {"severities": severities, **note})
 
@@ -147,3 +187,187 @@ def _write_labels(path: Path, labels: NDArray[Any]) -> None:
         raise DataError(
             f"{path} belongs to other images than the clean ones given. Choose another folder with -o PATH."
         )
+
+
+# Image files
+
+
+def corrupt_folder(
+    source: Path,
+    target: Path,
+    corruptions: Sequence[str],
+    severities: Sequence[int],
+    *,
+    clean: bool = False,
+    seed: int = 0,
+    parameters: str | None = None,
+    frost: Path | None = None,
+    workers: int | None = 1,
+    advance: Callable[[float], None] = lambda _share: None,
+) -> tuple[int, dict[str, str]]:
+    """Corrupt every image below `source`. The result for an image depends on `seed` and its path only.
+
+    With `clean`, the images are also copied, so that `target` is a data set by itself. Returns the number of corrupted
+    images, and those that could not be, each with the reason.
+    """
+    names = (*expand_corruptions(corruptions, severities), *([CLEAN] if clean else []))
+    settings = _Settings.of(seed, parameters, frost)
+    images = _images(source, target)
+    skipped = {}
+    executor = local_executor(workers)
+    with locked(target, "another OUT"):
+        remove_parts(target, nested=True)
+        for name in names:
+            _write_tree_note(source, target, name, settings)
+        if (source / CLASS_LIST).is_file():
+            save_file(target / CLASS_LIST, read_regular(source / CLASS_LIST))
+        work = partial(_corrupt_file, source, target, names, tuple(dict.fromkeys(severities)), settings)
+        with contextlib.closing(executor.map(work, images)) as errors:
+            for image, error in zip(images, errors, strict=True):
+                if error is not None:
+                    skipped[path_text(image)] = error
+                advance(1 / len(images))
+    return len(images) - len(skipped), skipped
+
+
+def _images(source: Path, target: Path) -> list[str]:
+    """Paths relative to `source`, with / on every system, without those that an earlier run made."""
+    if not source.is_dir():
+        raise DataError(
+            f"There is no folder {source}. Expected: tta-panda corrupt IN OUT, with a folder of images as IN."
+        )
+    made, found = os.path.realpath(target), find_images([source])
+    if os.path.realpath(source) == made:
+        raise InvalidInputError(f"IN and OUT are the same folder, {source}; choose another OUT.")
+
+    def is_made(path: Path) -> bool:
+        return Path(os.path.realpath(path)).is_relative_to(made)
+
+    paths = tuple(path for path in found.paths if not is_made(path))
+    skipped = {
+        path: reason for path, reason in found.skipped.items() if path != source / CLASS_LIST and not is_made(path)
+    }
+    found = Found(paths, skipped)
+    if not paths:
+        raise DataError(f"{source} holds no images (.jpg, .png, ...), nor do the folders in it: {found}.")
+    if skipped:
+        warnings.warn(f"{path_text(source)}: {found}", TtaPandaWarning, stacklevel=3)
+    return sorted(path.relative_to(source).as_posix() for path in paths)
+
+
+def _write_tree_note(source: Path, target: Path, name: str, settings: _Settings) -> None:
+    """Say beside a corruption's folder how it is made; it is a `DataError` if it was made otherwise before."""
+    made = {} if name == CLEAN else {"seed": settings.seed, "parameters": settings.parameters, **settings.note(name)}
+    content = json.dumps({"images": path_text(os.path.realpath(source)), **made})
+    note = target / f"{name}.json"
+    if name != CLEAN and (target / name).exists() and not note.is_file():
+        raise DataError(f"{target / name} was not made by tta-panda corrupt. Choose another OUT.")
+    if note.is_file() and (before := read_regular(note).decode(errors="replace")) != content:
+        raise DataError(
+            f"The {name} images in {target} were made with other settings: {before}, not {content}. Choose "
+            f"another OUT, or delete them and {note.name}."
+        )
+    save_file(note, content)
+
+
+def _corrupt_file(
+    source: Path, target: Path, names: Sequence[str], severities: Sequence[int], settings: _Settings, relative: str
+) -> str | None:
+    """Write what is missing of one image; returns the message of an error, if there was one.
+
+    What is made gets the modification time of the image, and is up to date as long as that is equal: an image may be
+    replaced by an older one.
+    """
+    try:
+        changed = os.stat(source / relative).st_mtime_ns  # before it is read
+        missing = [
+            (name, severity, path)
+            for name, severity, path in _outputs(target, names, severities, relative)
+            if not path.is_file() or path.stat().st_mtime_ns != changed
+        ]
+        if not missing:
+            return None
+        content, image = read_regular(source / relative), read_image(source / relative)
+        for name, severity, path in missing:
+            with saving(path) as part:
+                if name == CLEAN:
+                    part.write_bytes(content)
+                else:
+                    # Each path has its own random numbers, so adding images does not change the others.
+                    rng = image_rng(settings.seed, name, severity, zlib.crc32(os.fsencode(relative)))
+                    _save(part, Image.fromarray(corrupt_image(image, name, severity, rng=rng, **settings.how)))
+                os.utime(part, ns=(changed, changed))
+    except BrokenImageError as error:
+        return error.reason
+    except (DataError, InvalidInputError) as error:
+        return str(error)
+    except StoreError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ENAMETOOLONG:
+            return str(error.__cause__.strerror)
+        raise
+    except OSError as error:  # of the image, which may have vanished
+        return str(error.strerror)
+    return None
+
+
+def _outputs(
+    target: Path, names: Sequence[str], severities: Sequence[int], relative: str
+) -> Iterator[tuple[str, int, Path]]:
+    """Corruption, severity and path of everything that is made of an image; clean copies come last."""
+    # A GIF has 256 colours only.
+    file = f"{relative}.png" if relative.lower().endswith(".gif") else relative
+    for name in names:
+        if name == CLEAN:
+            yield name, 0, target / relative
+        else:
+            yield from ((name, severity, target / name / str(severity) / file) for severity in severities)
+
+
+def save_image(path: Path, image: Image.Image) -> None:
+    """Save an image in the format of its suffix: JPEG with the quality of ImageNet-C, others without loss."""
+    with saving(path) as part:
+        _save(part, image)
+
+
+def _save(path: Path, image: Image.Image) -> None:
+    image.save(path, **_SAVING.get(path.suffix.lower(), {}))
+
+
+# Contact sheets
+
+
+def draw_sheet(
+    image: NDArray[np.uint8],
+    corruptions: Sequence[str],
+    severities: Sequence[int] = (1, 2, 3, 4, 5),
+    *,
+    seed: int = 0,
+    parameters: str | None = None,
+    frost: Path | None = None,
+) -> Image.Image:
+    """The image (H, W, 3) beside its corrupted versions; small images are enlarged without smoothing."""
+    how = _Settings.of(seed, parameters, frost).how
+    height, width = image.shape[:2]
+    zoom = max(1, -(-_SMALLEST_TILE // min(height, width)))
+    step_x, step_y = zoom * width + _GAP, zoom * height + _GAP
+    size = (_LEFT + step_x * (1 + len(severities)), _TOP + step_y * len(corruptions))
+    sheet = Image.new("RGB", size, _PAPER)
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(14)
+    for column, title in enumerate(("clean", *(f"severity {severity}" for severity in severities))):
+        pen.text((_LEFT + column * step_x, 6), title, _INK, font)
+    for row, name in enumerate(corruptions):
+        top = _TOP + row * step_y
+        pen.text((6, top + step_y // 2 - 9), name.replace("_", " "), _INK, font)
+        made = [corrupt_image(image, name, level, rng=image_rng(seed, name, level, 0), **how) for level in severities]
+        for column, tile in enumerate([image, *made]):
+            enlarged = Image.fromarray(tile).resize((zoom * width, zoom * height), Image.Resampling.NEAREST)
+            sheet.paste(enlarged, (_LEFT + column * step_x, top))
+    return sheet
+
+
+def read_for_sheet(path: Path) -> NDArray[np.uint8]:
+    """Read an image; a large one is resized and cropped to 224 px, for which the strengths of ImageNet-C are meant."""
+    if not path.is_file():
+        raise DataError(f"There is no image {path}. Expected: tta-panda corrupt --sheet sheet.png IMAGE")
+    image = read_image(path)
+    return image if min(image.shape[:2]) <= _LARGEST else np.asarray(fit_picture(Image.fromarray(image), _LARGEST))

@@ -5,6 +5,7 @@ The two are independent, and written with a plus where neither is the default: `
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
 import sys
@@ -38,6 +39,11 @@ ARRANGEMENTS = {  # of the images of a domain; `stream.arrange` makes them
     "imbalanced": Parameter(math.inf, 1.0, math.inf),
     "label_shift": Parameter(0.1),
 }
+
+
+def list_orders(pattern: str = "*") -> list[str]:
+    """Names of orders that match a shell wildcard: how domains follow each other, then how images are arranged."""
+    return fnmatch.filter((*DOMAIN_ORDERS[1:], *ARRANGEMENTS), pattern)
 
 
 @dataclass(frozen=True)

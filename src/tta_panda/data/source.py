@@ -11,10 +11,10 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
-from tta_panda.data import CLEAN
+from tta_panda.data import CLEAN, DATASETS
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.errors import DataError
-from tta_panda.files import open_regular
+from tta_panda.files import expand, open_regular
 
 if TYPE_CHECKING:
     from tta_panda.data.dataset import Dataset
@@ -105,15 +105,13 @@ class DataSource(ABC):
             raise DataError(
                 f"{self.name} has to be on disk ({self.layout}): give the folder that holds it with --data-root PATH."
             )
-        return root.expanduser().absolute()
+        return expand(root).absolute()
 
     def check_is_clean(self, corruption: str) -> None:
         """Raise `DataError` where a corruption of a data set without any is asked for."""
         if corruption != CLEAN and self.domains == (CLEAN,):
-            raise DataError(
-                f"{self.name} holds clean images only, not {corruption}: add --corruption clean, or use --data "
-                f"{self.name}-c."
-            )
+            other = f", or use --data {self.name}-c" if f"{self.name}-c" in DATASETS else ""
+            raise DataError(f"{self.name} holds clean images only, not {corruption}: add --corruption clean{other}.")
 
 
 def parse_classes(lines: Iterable[str]) -> dict[str, str]:

@@ -66,6 +66,7 @@ class Evaluator:
                     members.append((config, build_method(name, classifier, options, stream.seed)))
                 except UnsupportedModelError as error:
                     results.append(FailedRun.of(config, "unavailable", error))
+            report(0.0)  # model and data are there
             methods = [method for _, method in members]
             _, _, cache = self._model(stream)
             for group in [[i] for i in range(len(members))] if self.timed else shared_passes(methods):

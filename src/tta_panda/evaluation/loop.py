@@ -17,16 +17,15 @@ from torch import Tensor
 
 from tta_panda.data.stream import Stream
 from tta_panda.errors import DataError, InvalidInputError, NumericalError, TtaPandaError
+from tta_panda.evaluation.batches import read_batches
 from tta_panda.evaluation.memory import peak_memory, reset_peak_memory
 from tta_panda.evaluation.metrics import Counts, Scores, StreamMetrics
 from tta_panda.evaluation.record import Encoded, EvaluationResult, Measurement
 from tta_panda.methods.base import EncoderPasses, FrozenMethod, Method
 from tta_panda.methods.feature_cache import FeatureCache
 from tta_panda.methods.sharing import SharedBatch, SharedFeatures
-
-Batches = Iterable[Sequence[Any]]
-"""(images, labels), as a `Stream` or a `DataLoader` gives them; with the names of the images' domains, if there are
-several."""
+from tta_panda.models.base import framing_of
+from tta_panda.models.prepare import as_batch
 
 Part = tuple[Literal["domain", "tenth"], Any]
 """A part of a stream that has metrics of its own."""
@@ -38,14 +37,17 @@ LOGITS_AT_ONCE = 2**17
 
 
 def evaluate(
-    method: Method, batches: Batches, *, reset: bool = True, cache: Path | str | None = None
+    method: Method, data: Any, *, batch_size: int = 100, reset: bool = True, cache: Path | str | None = None
 ) -> EvaluationResult:
     """Adapt to a labelled stream and measure the predictions.
 
     Args:
         method: what predicts; it never sees a label.
-        batches: an iterable of (images, labels): a `Stream`, a `torch.utils.data.DataLoader`, a list. With (images,
-            labels, domains), `domains` being one name for each image, every domain is measured by itself, too.
+        data: batches (images, labels), as a `Stream`, a `torch.utils.data.DataLoader` or a list gives them; or a data
+            set of (image, label), such as torchvision's, which is taken in its order. Items may be dictionaries, as
+            Hugging Face's `datasets` give them, with `image` (or `img`, `pixel_values`) and `label` (or `labels`). With
+            (images, labels, domains), `domains` being one name for each image, every domain is measured by itself, too.
+        batch_size: images in a batch, where `data` gives single images.
         reset: start from a fresh state. False continues from the method's current one.
         cache: folder where encoder passes are kept, and found by other frozen methods on the same batches. Images and
             negatives are then separate passes, which can change the last bits of a float. Methods that train the
@@ -59,7 +61,8 @@ def evaluate(
             "Streams of a cache begin with a reset, got reset=False together with cache; omit one of them."
         )
     passes = None if cache is None else FeatureCache(cache, method.classifier.model)
-    [evaluation] = run_stream([method], batches, share=passes is not None, reset=reset, cache=passes)
+    share = passes is not None
+    [evaluation] = run_stream([method], data, batch_size=batch_size, share=share, reset=reset, cache=passes)
     if evaluation.error:
         raise evaluation.error
     return evaluation.result()
@@ -121,6 +124,7 @@ class Evaluation:
             class_names=list(self.method.classifier.class_names),
             domains={name: Measurement.of(part) for (kind, name), part in self.parts.items() if kind == "domain"},
             tenths=[Measurement.of(part, by_class=False) for (kind, _), part in self.parts.items() if kind == "tenth"],
+            explanation=self.method.explain(),
             restarts=self.method.restarts - restarts,
             skipped_steps=self.method.skipped_steps - skipped_steps,
             passes={kind: getattr(passes, kind) / max(1, passes.batches) for kind in get_args(Encoded)},
@@ -132,8 +136,9 @@ class Evaluation:
 
 def run_stream(
     methods: Sequence[Method],
-    batches: Batches,
+    data: Any,
     *,
+    batch_size: int = 100,
     share: bool = True,
     reset: bool = True,
     report: Callable[[float], None] = lambda _share: None,
@@ -143,13 +148,16 @@ def run_stream(
 
     Args:
         methods: several frozen methods, or a single one of any kind.
+        data, batch_size: as `evaluate` takes them.
         share: encode for frozen methods together, even for a single one: its record must not depend, not even in the
             last bits, on which others happened to be missing. False lets a single method encode for itself, as it
             would in use.
         report: called with the share of the stream that was just done.
         cache: where the encoder passes of frozen methods that share them are kept and found.
     """
-    stream = batches if isinstance(batches, Stream) else None
+    if batch_size < 1:
+        raise InvalidInputError(f"batch_size must be at least 1, got {batch_size}.")
+    stream = data if isinstance(data, Stream) else None
     if reset:
         for method in methods:
             method.reset()
@@ -159,10 +167,10 @@ def run_stream(
     features = SharedFeatures([method.features for method in methods], cache) if shares else None
     reset_peak_memory(classifier.model.device)
     seen = 0
-    for batch in batches:
-        images, labels, domains = _checked(batch, len(classifier.class_names))
+    for images, labels, domains in read_batches(data, len(classifier.class_names), batch_size):
         if not len(labels):
             continue
+        images = as_batch(images, framing_of(classifier.model))
         shared = features.encode(images) if features else None
         parts = _parts(domains, stream, seen)
         at_once = max(1, LOGITS_AT_ONCE // (len(labels) * len(classifier.class_names)))
@@ -191,26 +199,6 @@ def _parts(domains: Sequence[str | None], stream: Stream | None, seen: int) -> M
             tenth = (seen + index) * TENTHS * len(stream.visits) // len(stream.plan)
             indices.setdefault(("tenth", tenth), []).append(index)
     return {part: np.array(found) for part, found in indices.items()}
-
-
-def _checked(batch: Sequence[Any], classes: int) -> tuple[Tensor, Tensor, Sequence[str | None]]:
-    """Images, labels and the domain of each image, None where there is only one."""
-    if not isinstance(batch, Sequence) or len(batch) not in (2, 3):
-        found = f"{len(batch)} items" if isinstance(batch, Sequence) else type(batch).__name__
-        raise InvalidInputError(f"A stream gives (images, labels) or (images, labels, domains), got {found}.")
-    images, labels = batch[0], torch.as_tensor(batch[1]).cpu()
-    if labels.shape != (len(images),) or labels.is_floating_point():
-        raise InvalidInputError(
-            f"labels must be {len(images)} whole numbers, one for each image, got {labels.dtype} {tuple(labels.shape)}."
-        )
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise InvalidInputError(
-            f"Labels must lie in 0..{classes - 1} for {classes} classes, got {int(labels.min())}..{int(labels.max())}."
-        )
-    domains = list(batch[2]) if len(batch) == 3 else [None] * len(images)
-    if len(domains) != len(images):
-        raise InvalidInputError(f"{len(images)} images need as many names of domains, got {len(domains)}.")
-    return images, labels.long(), domains
 
 
 def warm_up(method: Method, images: Tensor) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CALIBRATION_BINS = 15
 
@@ -117,15 +119,8 @@ class StreamMetrics:
         """Expected calibration error: mean gap between confidence and accuracy over bins of equal width."""
         return float(np.abs(self.overconfidence).sum()) / self.samples
 
-    @property
-    def mean_beta(self) -> float | None:
-        return self._mean_strength("beta")
-
-    @property
-    def mean_gamma(self) -> float | None:
-        return self._mean_strength("gamma")
-
-    def _mean_strength(self, name: str) -> float | None:
+    def mean_strength(self, name: str) -> float | None:
+        """Mean over the images of a method's beta or gamma; None where it never had one."""
         total, images = self.strengths.get(name, (0.0, 0))  # without batches after which a method started over
         return total / images if images else None
 

@@ -1,4 +1,7 @@
-"""From what was asked for to runs: every method on every domain with every seed, all options and digests resolved."""
+"""From what was asked for to runs: every method on every domain with every seed, all options and digests resolved.
+
+What imports torch is imported where it is used: experiments are listed without it.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,7 @@ from tta_panda.data.source import DataSource
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.evaluation.config import ALL, MethodConfig, RunConfig, StreamConfig
 from tta_panda.methods import parse_method
-from tta_panda.methods.factory import default_options, resolve_options
 from tta_panda.methods.presets import Preset, get_preset
-from tta_panda.models import TEMPLATES, model_source, recorded_name, weights_digest
-from tta_panda.models.devices import check_backend, check_precision
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,9 @@ def plan_streams(
     seeds: Sequence[int],
 ) -> list[StreamConfig]:
     """One stream for each seed and domain, with what identifies model and data filled in."""
+    from tta_panda.models import TEMPLATES, recorded_name, weights_digest
+    from tta_panda.models.devices import check_backend, check_precision
+
     check_precision(stream.precision)
     check_backend(stream.backend, precision=stream.precision)
     TEMPLATES.get(stream.templates)  # raises for what is unknown
@@ -97,6 +100,8 @@ def _fingerprint(data: DataSource, sources: Sources, stream: StreamConfig) -> st
 
 def model_preset(model: str) -> Preset | None:
     """The preset that belongs to a model, if there is one."""
+    from tta_panda.models import model_source
+
     name = model_source(model).preset
     return None if name is None else get_preset(name)
 
@@ -111,6 +116,8 @@ def plan_methods(
 
     A list of values gives a method for each of them.
     """
+    from tta_panda.methods.factory import default_options, resolve_options
+
     parsed = dict.fromkeys(parse_method(name) for name in names)
     if not parsed:
         raise InvalidInputError("Name at least one method, as in --method tent+panda.")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Encoded = Literal["images", "images_with_gradient", "texts", "texts_with_gradient"]
 """Kinds of encoder passes; those with a gradient cost about three times as much."""
 
-SCHEMA: Literal[1] = 1
+SCHEMA: Literal[2] = 2
 """Number of the format of records. Raise it with every change of a field: other numbers are refused."""
 
 
@@ -58,24 +58,16 @@ class Measurement(BaseModel):
     @classmethod
     def of(cls, metrics: StreamMetrics, *, by_class: bool = True) -> Measurement:
         recalls = metrics.recalls
-        measured = Measurement(
-            samples=metrics.samples,
-            accuracy=metrics.accuracy,
-            accuracy_stderr=metrics.accuracy_stderr,
-            bias=metrics.bias,
-            ece=metrics.ece,
-            nll=metrics.nll,
-            nll_stderr=metrics.nll_stderr,
-            recall_sd=float(recalls.std()),
-            recall_min=float(recalls.min()),
-            recall_max=float(recalls.max()),
-            mean_beta=metrics.mean_beta,
-            mean_gamma=metrics.mean_gamma,
-        )
-        if not by_class:
-            return measured
-        lists = (metrics.predicted, metrics.labels, metrics.mean_probabilities)
-        return measured.model_copy(update=dict(zip(_BY_CLASS, (each.tolist() for each in lists), strict=True)))
+        measured = {
+            name: getattr(metrics, name)
+            for name in ("samples", "accuracy", "accuracy_stderr", "bias", "ece", "nll", "nll_stderr")
+        }
+        measured |= {"recall_sd": recalls.std(), "recall_min": recalls.min(), "recall_max": recalls.max()}
+        measured |= {"mean_beta": metrics.mean_strength("beta"), "mean_gamma": metrics.mean_strength("gamma")}
+        if by_class:
+            lists = (metrics.predicted, metrics.labels, metrics.mean_probabilities)
+            measured |= zip(_BY_CLASS, (each.tolist() for each in lists), strict=True)
+        return Measurement(**measured)
 
 
 _BY_CLASS = ("predicted_counts", "label_counts", "mean_probabilities")
@@ -100,6 +92,8 @@ class EvaluationResult(Measurement):
     """Encoder passes (shared ones in full, and those from a cache as long as they took when they were made) and the
     method's own work."""
     images_per_second: float
+    explanation: str = ""
+    """What debiases the method says of the stream at its end: the bias, and what was subtracted or why nothing was."""
     peak_memory: int | None = None
     """Bytes: of tensors on a GPU, else of the process, including what it shared with other runs."""
 
@@ -113,7 +107,9 @@ class EvaluationResult(Measurement):
 
     def _numbers(self, measured: Measurement) -> dict[str, Any]:
         """The numbers of a domain, and those that are known of the whole stream only."""
-        whole = self.model_dump(exclude={"config", "domains", "passes", "tenths", "class_names", *_BY_CLASS})
+        whole = self.model_dump(
+            exclude={"config", "domains", "passes", "tenths", "class_names", "explanation", *_BY_CLASS}
+        )
         own = measured.model_dump(include=Measurement.model_fields.keys() - _BY_CLASS)
         return {**whole, **own, **{str(kind): number for kind, number in self.passes.items()}}
 
@@ -129,7 +125,7 @@ class EvaluationResult(Measurement):
 class RunRecord(EvaluationResult):
     """The result of a run, with everything that decided it."""
 
-    schema_number: Literal[1]
+    schema_number: Literal[2]
     version: str = __version__
     """Of the package that wrote it."""
     config: RunConfig
@@ -162,7 +158,7 @@ class FailedRun(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_number: Literal[1] = SCHEMA
+    schema_number: Literal[2] = SCHEMA
     config: RunConfig
     status: Literal["unavailable", "unreadable", "diverged", "failed"]
     """The model cannot serve the method; the data cannot be read; predictions became NaN or infinite; or any other

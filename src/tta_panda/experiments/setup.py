@@ -14,10 +14,7 @@ from tta_panda.evaluation.config import EMBEDDED, MethodConfig, RunConfig, Strea
 from tta_panda.evaluation.plan import Sources, model_preset, plan_methods, plan_streams
 from tta_panda.experiments.paper import BACKBONES
 from tta_panda.methods import MethodName, list_methods, parse_method
-from tta_panda.methods.factory import default_options
 from tta_panda.methods.presets import Preset
-from tta_panda.models import recorded_name
-from tta_panda.panda import Beta as PandaBeta
 
 BETA_GRID = tuple(step / 10 for step in range(1, 11))
 """The paper's search."""
@@ -29,7 +26,7 @@ QUICK_SEEDS, QUICK_IMAGES = (0, 1), 300
 PAPER_SEEDS = (0, 1, 2, 3, 4)
 SEVERITY = 5
 
-Beta = PandaBeta | Literal["paper", "grid"]
+Beta = float | Literal["auto", "paper", "grid"]
 
 STREAMS: Mapping[str, Mapping[str, Any]] = {
     "shuffled": {},
@@ -125,6 +122,8 @@ class Setup:
         preset = self.preset
         if preset is None or not self.is_papers or self.protocol != "paper" or self.quick:
             return None
+        from tta_panda.models import recorded_name  # imports torch
+
         if recorded_name(self.sources.model) != recorded_name(preset.model) or self.sources.image_list:
             return None
         if self.settings or self.stream != StreamConfig(model=self.stream.model, data=preset.data):
@@ -177,6 +176,8 @@ class Setup:
     def method(self, series: Series) -> MethodConfig:
         """The method of a series with all its options."""
         if series not in self._methods:
+            from tta_panda.methods.factory import default_options  # imports torch
+
             known = default_options(parse_method(series.method))
             common = {key: value for key, value in self.settings.items() if key in known}
             options = common | dict(series.options)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tta_panda.models.base import Classifier
 
 _OF_THE_PAPER = ("CLIP", "Tent", "ETA", "SAR", "DeYO", "TPT", "DMN", "Zero", "TPS", "BAT")
-_SINCE = ("TDA", "OGA", "StatA", "Mint", "IM", "VTE", "MTA", "SubTTA")
+_SINCE = ("TDA", "OGA", "StatA", "Mint", "IM", "VTE", "MTA", "SubTTA", "LAME")
 _CLASSES = (*_OF_THE_PAPER, *_SINCE)
 
 METHODS: Registry[type[Method]] = Registry(
@@ -84,13 +84,13 @@ def create_method(
         settings: options of the method, and of what debiases it.
     """
     from tta_panda.methods.base import check_classifier
-    from tta_panda.methods.factory import build_method, merge_options
+    from tta_panda.methods.factory import build_method, resolve_options
     from tta_panda.methods.presets import get_preset
 
     check_classifier(classifier)
     parsed = parse_method(name)
     chosen = preset or getattr(classifier.model, "preset", None)
-    options = merge_options(parsed, settings, preset=get_preset(chosen) if chosen else None, protocol=protocol)
+    options = resolve_options(parsed, settings, preset=get_preset(chosen) if chosen else None, protocol=protocol)
     return build_method(parsed, classifier, options, seed)
 
 

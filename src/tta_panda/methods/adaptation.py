@@ -149,13 +149,14 @@ class NormaliseByFirst(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         values, weight, mean, variance, scale = ctx.saved_tensors
         scales = torch.ones_like(scale) if weight is None else weight  # without a weight, torch returns no sums
-        given = (gradient, values, scales, mean, variance, mean, scale, False, ctx.eps, [True, True, True])
-        of_values, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(*given)
+        grad_values, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
+            gradient, values, scales, mean, variance, mean, scale, False, ctx.eps, [True, True, True]
+        )
         # The first values have a part in mean and variance, and through these in everything.
         first = values[: ctx.first]
         share = scale * scales * first.shape[1] / first.numel()
-        slope = share * scale * of_weight
-        level = share * of_bias - slope * mean
+        slope = share * scale * grad_weight
+        level = share * grad_bias - slope * mean
         shape = (1, -1, *(1 for _ in values.shape[2:]))
-        of_values[: ctx.first].sub_(level.view(shape)).addcmul_(first, slope.view(shape), value=-1)
-        return (of_values, *((None, None) if weight is None else (of_weight, of_bias)), None, None)
+        grad_values[: ctx.first].sub_(level.view(shape)).addcmul_(first, slope.view(shape), value=-1)
+        return (grad_values, *((None, None) if weight is None else (grad_weight, grad_bias)), None, None)

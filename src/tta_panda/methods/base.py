@@ -49,7 +49,7 @@ class EncoderPasses:
         return EncoderPasses(*(now - then for now, then in pairs))
 
     def count(self, kind: Literal["images", "texts"], number: int, with_gradient: bool) -> None:
-        """Add a pass over so many images or texts."""
+        """Count a pass over this many images or texts."""
         field = f"{kind}_with_gradient" if with_gradient else kind
         setattr(self, field, getattr(self, field) + number)
 
@@ -130,12 +130,19 @@ class Method(HasOptions, Stateful, ABC):
     def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
         """What a method with these options encodes for one batch, at most: filters may skip images."""
 
-    def classify(self, encoded: Encoded, class_embeddings: Tensor | None = None) -> Tensor:
-        """Debiased logits (B, K) of an encoded batch; methods that adapt the class embeddings pass theirs (K, D)."""
-        return encoded.correction.of_logits(self.classifier.logits(encoded.debiased, class_embeddings))
+    def classify(
+        self, encoded: Encoded, class_embeddings: Tensor | None = None, features: Tensor | None = None
+    ) -> Tensor:
+        """Debiased logits (B, K) of an encoded batch.
+
+        Methods that adapt the class embeddings pass theirs (K, D), and methods that change the debiased features
+        (B, D), or have several of each image, pass these.
+        """
+        logits = self.classifier.logits(encoded.debiased if features is None else features, class_embeddings)
+        return logits if encoded.bias is None else logits + encoded.bias
 
     def _finished(self, logits: Tensor) -> Tensor:
-        """What `adapt` returns, checked."""
+        """Detach and check the logits that `adapt` returns, and count the batch."""
         logits = logits.detach().float()
         self.passes.batches += 1
         if not (math.isfinite(logits.sum()) or logits.isfinite().all()):  # the sum is faster, but may overflow
@@ -189,12 +196,12 @@ class Method(HasOptions, Stateful, ABC):
             self.passes = EncoderPasses()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the stream has changed, as a copy, and what a method must be to go on from it."""
+        """A copy of everything that the stream has changed, and of what a method must be to continue from it."""
         with self._lock:
             return {"made_by": describe(self), "state": super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where the method that gave this `state_dict` stood, on this method's device.
+        """Continue from the `state_dict` of a method, on this method's device.
 
         Raises:
             InvalidInputError: if that was another method, or one with other options, another Panda, other classes or
@@ -205,7 +212,7 @@ class Method(HasOptions, Stateful, ABC):
             super().load_state_dict(state["state"])
 
     def save(self, path: str | Path) -> None:
-        """Write the state to a file, whole or not at all; `tta_panda.load_method(path, classifier)` goes on from it."""
+        """Write the state to a file, whole or not at all, for `tta_panda.load_method(path, classifier)`."""
         write_state(path, self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -221,7 +228,7 @@ class Method(HasOptions, Stateful, ABC):
 
 
 def check_classifier(classifier: object) -> None:
-    """Refuse anything else, such as the model itself."""
+    """Raise `InvalidInputError` unless this is a classifier."""
     if not isinstance(classifier, Classifier):
         raise InvalidInputError(
             f"Methods adapt a classifier, got {type(classifier).__name__}. Make one of a model and class names: "
@@ -247,7 +254,8 @@ class FrozenMethod(Method):
             views = 1 if encoded.views is None or self.features.views is None else encoded.views.shape[1]
             negatives = 0 if self.features.source is None else encoded.negatives
             self.passes.images += len(encoded.features) * views + negatives
-            return self._finished(self._adapt(self.features.correct(encoded, self.class_embeddings)))
+            correction = self.features.decide(encoded, self.class_embeddings)
+            return self._finished(self._adapt(encoded.corrected(correction)))
 
     @abstractmethod
     def _adapt(self, encoded: Encoded) -> Tensor:

@@ -91,7 +91,7 @@ class DeYO(TrainedMethod):
         if self.destroy == "none":
             return None
         destroyed = self.embed(_DESTRUCTIONS[self.destroy](batch.images[confident], self.grid, self.generator))
-        # The correction is the batch's: what was destroyed is still seen through the same corruption.
+        # Shift and bias are the batch's: what was destroyed is still seen through the same corruption.
         corrected = encoded.select(confident)._replace(features=destroyed.features)
         return self.classify(corrected).softmax(dim=-1)
 
@@ -104,7 +104,8 @@ class DeYO(TrainedMethod):
             if len(negatives.images):  # a single image of a single patch has none
                 embedded = self.embed(negatives.images).features
                 destroyed = self.classifier.logits(embedded).mean(dim=0, keepdim=True).softmax(dim=-1)
-        logits = self.classify(self.features.correct(self.features.with_offset(encoded, negatives, embedded)))
+        encoded = self.features.with_offset(encoded, negatives, embedded)
+        logits = self.classify(encoded.corrected(self.features.decide(encoded)))
         return logits, None if destroyed is None else destroyed.expand_as(logits)
 
     @classmethod

@@ -10,7 +10,7 @@ from torch import Tensor
 from tta_panda.methods.features import Batch
 from tta_panda.methods.losses import entropy
 from tta_panda.methods.trained import TrainedMethod
-from tta_panda.options import NonNegative
+from tta_panda.options import Count, NonNegative
 
 
 class ETA(TrainedMethod):
@@ -24,19 +24,28 @@ class ETA(TrainedMethod):
         margin: reliable images have an entropy below `margin * ln K`.
         d_margin: images whose prediction has a cosine of this or more with the mean prediction so far are redundant;
             1 keeps all of them.
+        reset_every: start over with the initial weights after this many batches; with 1000, this is RDumb (Press et al.
+            2023) for long streams. None never does.
     """
 
     lr: NonNegative = 2.5e-4
     margin: NonNegative = 0.4
     d_margin: NonNegative = 0.05
+    reset_every: Count | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.max_entropy = self.margin * math.log(len(self.classifier.class_names))
         self.mean_prediction: Tensor | None  # (K,) of the images kept so far
         self.add_state("mean_prediction", None)
+        self.batches: int  # since the weights were last the initial ones
+        self.add_state("batches", 0)
 
     def _adapt(self, batch: Batch) -> Tensor:
+        if self.batches == self.reset_every:
+            for name in ("weights", "mean_prediction", "batches"):
+                self.reset_state(name)
+        self.batches += 1
         logits = self.classify(self.encode(batch))
         entropies = entropy(logits)
         kept = self._select(logits.detach(), entropies.detach())

@@ -33,19 +33,6 @@ def default_options(name: MethodName) -> Options:
     return {key: option.default for key, option in _declared(name).items()}
 
 
-def merge_options(
-    name: MethodName, settings: Mapping[str, Any], *, preset: Preset | None = None, protocol: str = "paper"
-) -> Options:
-    """What settings, preset and protocol say of a method's options, in this order of precedence; not checked yet."""
-    protocol = settings.get("protocol", protocol)
-    if protocol not in PROTOCOLS:
-        raise UnknownNameError("protocol", protocol, PROTOCOLS)
-    by_protocol: Options = {"protocol": protocol}
-    if "panda" in name.debias:
-        by_protocol["sampler"] = SAMPLER[protocol]
-    return by_protocol | (preset.options(name) if preset else {}) | dict(settings)
-
-
 def resolve_options(
     name: MethodName, settings: Mapping[str, Any], *, preset: Preset | None = None, protocol: str = "paper"
 ) -> Options:
@@ -53,15 +40,18 @@ def resolve_options(
 
     Settings that the method does not have, and values that are not of the declared type, are refused.
     """
-    merged = merge_options(name, settings, preset=preset, protocol=protocol)
-    return check_options(str(name), _declared(name), merged)
+    protocol = settings.get("protocol", protocol)
+    if protocol not in PROTOCOLS:
+        raise UnknownNameError("protocol", protocol, PROTOCOLS)
+    by_protocol: Options = {"protocol": protocol}
+    if "panda" in name.debias:
+        by_protocol["sampler"] = SAMPLER[protocol]
+    by_preset = preset.options(name) if preset else {}
+    return check_options(str(name), _declared(name), by_protocol | by_preset | dict(settings))
 
 
 def build_method(name: MethodName, classifier: Classifier, options: Options, seed: int) -> Method:
-    """The method with options as they were merged or resolved; its constructors check them."""
-    for key in options:
-        if key not in _declared(name):
-            raise UnknownNameError(f"option of {name}", key, _declared(name))
+    """The method with resolved options."""
     shared = debias_options(name.debias)
     own = {key: value for key, value in options.items() if key not in shared}
     return METHODS.get(name.base)(classifier, debias=build_debias(name.debias, options), seed=seed, **own)

@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from tta_panda import __version__
 from tta_panda.escapes import printable
 from tta_panda.files import make_writable, saving
-from tta_panda.methods.features import Encode
 from tta_panda.models.base import ImageModel, framing_of
 from tta_panda.models.checkpoints import tensors_hash
-from tta_panda.models.devices import backend_of, clock
+from tta_panda.models.devices import backend_of
 
 logger = logging.getLogger(__name__)
 
@@ -111,47 +110,3 @@ def _identity(model: ImageModel) -> str:
         tensors_hash(tensors),
     ]
     return hashlib.sha256(str(facts).encode()).hexdigest()
-
-
-class StreamPasses:
-    """The encoder passes of one stream: each is made now, or read where the cache has it."""
-
-    def __init__(self, device: torch.device, cache: FeatureCache | None = None):
-        self._device = device
-        self._cache = cache
-        self._batch = self._history = ""
-        self._ahead = 0.0
-
-    def clock(self) -> float:
-        """The time, in which a cached pass takes as long as it took when it was made."""
-        return clock(self._device) + self._ahead
-
-    def enter(self, images: Tensor) -> None:
-        """Go on to the next batch, before any pass over it."""
-        if self._cache is None:
-            return
-        start = self.clock()
-        self._batch = tensors_hash({"images": images})
-        self._history = hashlib.sha256(f"{self._history} {self._batch}".encode()).hexdigest()
-        self._ahead += start - self.clock()
-
-    def encode_images(self, encode: Encode) -> Tensor:
-        """The pass over the images of the batch, which depends on nothing but these."""
-        return self._once(f"images {self._batch}", encode)
-
-    def encode_drawn(self, drawn: object, encode: Encode) -> Tensor:
-        """A pass over negatives or views, drawn as `drawn` says, perhaps with the help of earlier batches."""
-        return self._once(f"{drawn} {self._history}", encode)
-
-    def _once(self, key: str, encode: Encode) -> Tensor:
-        if self._cache is None:
-            return encode()
-        start = self.clock()
-        found = self._cache.load(key)
-        if found is None:
-            looked = self.clock()
-            features = encode()
-            found = Pass(features, self.clock() - looked)
-            self._cache.save(key, found)
-        self._ahead += start + found.seconds - self.clock()
-        return found.features

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tta_panda.chunks import even_size, in_chunks
+from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError
 from tta_panda.models.base import Classifier, ImageModel, count_directions, framing_of
 from tta_panda.models.devices import full_precision
@@ -24,7 +25,7 @@ from tta_panda.state import Stateful
 from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
 
 Encode = Callable[[], Tensor]
-"""An encoder pass that may be made."""
+"""An encoder pass, made when it is called."""
 
 VIEWS_PER_PASS = 128
 """Views are made and encoded this many at a time: all views of a batch would take gigabytes."""
@@ -45,10 +46,10 @@ def isolated(device: torch.device) -> Iterator[None]:
 
 def encode_images(model: ImageModel, images: Tensor) -> Tensor:
     """Raw embeddings (N, D) of prepared images, on a CPU in pieces of about the same size."""
-    size = even_size(len(images), IMAGES_PER_PASS) if images.device.type == "cpu" and len(images) else len(images)
-    if size == len(images):
+    pieces = math.ceil(len(images) / IMAGES_PER_PASS) if images.device.type == "cpu" else 1
+    if pieces <= 1:
         return model.encode_image(images)
-    return in_chunks(lambda piece: model.encode_image(images[piece]), len(images), size, recompute=False)
+    return torch.cat([model.encode_image(piece) for piece in images.tensor_split(pieces)])
 
 
 @dataclass(eq=False)
@@ -78,40 +79,40 @@ class Batch:
 class Encoded(NamedTuple):
     """Embeddings of a batch, unit where the classifier compares directions.
 
-    Offset and correction are kept beside them, so that methods that debias differently can share one pass.
+    What debiases them is kept beside them, so that methods that debias differently can share one pass.
     """
 
     features: Tensor  # v (B, D)
     offset: Tensor | None = None  # (1, D) or (B, D), of the negatives
-    correction: Correction = Correction()
+    shift: Tensor | None = None  # (1, D) or (B, D), to subtract from features
+    bias: Tensor | None = None  # (K,), to add to logits
     raw: Tensor | None = None  # f (B, D), features before they were normalised
     views: Tensor | None = None  # (B, V, D), unit; the first view is the plain image
     negatives: int = 0  # M, how many were encoded for this batch
 
-    @property
-    def shift(self) -> Tensor | None:
-        """What is subtracted from features, (1, D) or (B, D), if anything."""
-        beta, shift, _ = self.correction
-        return beta * self.offset if self.offset is not None and beta is not None else shift
+    def corrected(self, correction: Correction) -> Encoded:
+        """The same with the shift and the bias of a correction."""
+        beta, shift, bias = correction
+        if self.offset is not None and beta is not None:
+            shift = beta * self.offset
+        return self._replace(shift=shift, bias=bias)
 
     @property
     def debiased(self) -> Tensor:
         """d = v - shift (B, D), not normalised again."""
-        shift = self.shift
-        return self.features if shift is None else self.features - shift
+        return self.features if self.shift is None else self.features - self.shift
 
     @property
     def debiased_views(self) -> Tensor:
         """The same for all views (B, V, D): every view of an image is shifted as the image is."""
         if self.views is None:
             raise InvalidInputError("This batch was encoded without views; encode it with a method that uses them.")
-        shift = self.shift
-        return self.views if shift is None else self.views - shift[:, None]
+        return self.views if self.shift is None else self.views - self.shift[:, None]
 
     def select(self, index: Tensor) -> Encoded:
-        """Features, offset and correction of some of the images."""
-        offset = self.offset[index] if self.offset is not None and len(self.offset) > 1 else self.offset
-        return Encoded(self.features[index], offset, self.correction, negatives=self.negatives)
+        """Features of some of the images, and what debiases them."""
+        shift = self.shift[index] if self.shift is not None and len(self.shift) > 1 else self.shift
+        return Encoded(self.features[index], shift=shift, bias=self.bias)
 
 
 @dataclass(frozen=True)
@@ -174,13 +175,13 @@ class Features(Stateful):
 
     @torch.no_grad()
     def encode(self, batch: Batch) -> Encoded:
-        """What methods with a frozen encoder work with, before its correction: it may serve several."""
+        """Encode a batch for frozen methods. It is not corrected yet, so that several of them can share it."""
         batch.negatives = self.draw(batch.images)
         encoded = self.split(encode_images(self.classifier.model, batch.with_negatives), batch.negatives)
         return self.encode_views(encoded, batch)
 
     def split(self, raw: Tensor, negatives: Negatives | None = None) -> Encoded:
-        """What an encoder gave for images and negatives (B+M, D), as embeddings and offset."""
+        """Split raw embeddings of images and negatives (B+M, D) into the images' embeddings and the offset."""
         raw = raw.float()
         embedded = self.classifier.embed(raw)
         if negatives is None:
@@ -194,32 +195,32 @@ class Features(Stateful):
         assert source is not None
         return encoded._replace(offset=source.offset(embedded, negatives), negatives=len(embedded))
 
-    def correct(
-        self, encoded: Encoded, class_embeddings: Tensor | None = None, correction: Correction | None = None
-    ) -> Encoded:
-        """The same with `correction`, or the one that is decided now; without any where nothing is debiased."""
+    def decide(self, encoded: Encoded, class_embeddings: Tensor | None = None) -> Correction:
+        """The correction of the next batch of the stream, which changes nothing where nothing is debiased.
+
+        Methods that adapt the class embeddings pass theirs (K, D).
+        """
         active = self.active
         if active is None:
-            return encoded._replace(offset=None, correction=Correction())
+            return Correction()
         if active.source is not None and encoded.offset is None:
             raise InvalidInputError("This batch was encoded without negatives; encode it with the Panda that uses it.")
-        correction = correction or active.fixed or active.decide(self._evidence(encoded, class_embeddings))
-        return encoded._replace(correction=correction)
-
-    def _evidence(self, encoded: Encoded, class_embeddings: Tensor | None) -> Evidence:
+        if active.fixed is not None:
+            return active.fixed
         scale, features = self.classifier.logit_scale, encoded.features.detach()
         text, directions = self.classifier.class_embeddings, self.classifier.directions
         if class_embeddings is not None and class_embeddings is not text:
             text = class_embeddings.detach()
             directions = count_directions(text)
         offset = None if encoded.offset is None else encoded.offset.detach() @ text.T
-        return Evidence(features, features @ text.T + self.classifier.bias / scale, offset, scale, directions)
+        similarities = features @ text.T + self.classifier.bias / scale
+        return active.decide(Evidence(features, similarities, offset, scale, directions))
 
     @torch.no_grad()
     def encode_views(
         self, encoded: Encoded, batch: Batch, encoding: Callable[[Encode], Tensor] = lambda encode: encode()
     ) -> Encoded:
-        """The same with the views of its images, if any are wanted; `encoding` may know what would come out."""
+        """The same with the views of its images, if any are wanted; `encoding` may look up instead of encoding."""
         views, originals = self.views, batch.originals
         if views is None:
             return encoded

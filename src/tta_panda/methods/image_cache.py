@@ -37,15 +37,10 @@ class CacheUpdate(NamedTuple):
         return cosines, weights
 
     def apply(self) -> Entries:
-        """What the cache holds after the batch. New entries are written in the place of those that they replace."""
-        if not len(self.evicted):
-            return self.entries
-        evicted, before = set(self.evicted.tolist()), len(self.entries["labels"]) - len(self.entered)
-        free = _places(sorted(entry for entry in evicted if entry < before), self.evicted.device)
-        new = [before + place for place in range(len(self.entered)) if before + place not in evicted]
-        moved, added = _places(new, self.evicted.device).tensor_split([len(free)])
-        order = torch.cat([torch.arange(before, device=free.device).index_copy_(0, free, moved), added])
-        return {name: rows.index_select(0, order) for name, rows in self.entries.items()}
+        """What the cache holds after the batch."""
+        kept = torch.ones(len(self.entries["labels"]), dtype=torch.bool, device=self.evicted.device)
+        kept[self.evicted] = False
+        return {name: rows[kept] for name, rows in self.entries.items()}
 
 
 def empty_cache(features: Tensor) -> Entries:

@@ -19,7 +19,7 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def entropy_of(log_probabilities: Tensor) -> Tensor:
-    """The same from the logarithms of the softmax."""
+    """Entropy in nats from log-probabilities, over the last dimension."""
     return -(log_probabilities.exp() * log_probabilities).sum(dim=-1)
 
 

@@ -37,8 +37,8 @@ class Mint(TrainedMethod):
         nothing = torch.zeros_like(self.classifier.class_embeddings)
         self.batches: int
         self.mean_gradient: dict[str, Tensor]
-        self.sums: Tensor  # (K, D) of features before the steps, by predicted class,
-        self.counts: Tensor  # (K, 1) and how many they were
+        self.sums: Tensor  # (K, D) of features before the steps, by predicted class
+        self.counts: Tensor  # (K, 1) of these features
         self.adapted_sums: Tensor  # the same after the steps
         self.adapted_counts: Tensor
         self.add_state("batches", 0)

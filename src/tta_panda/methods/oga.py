@@ -15,8 +15,10 @@ from tta_panda.methods.losses import entropy_of, top_class
 from tta_panda.options import Count, NonNegative
 
 MIN_FOR_MEAN = 2
+"""Entries of a class from which its mean replaces the text."""
+
 MIN_FOR_COVARIANCE = 3
-"""Entries that one class must have."""
+"""Entries of any one class from which the covariance is estimated."""
 
 
 class OGA(FrozenMethod):
@@ -84,12 +86,12 @@ def _whitened(vectors: Tensor, covariance: Tensor) -> Tensor:
     directions without variance are skipped, as by a pseudo-inverse.
     """
     device = torch.device("cpu") if vectors.device.type == "mps" else vectors.device  # which cannot compute all of this
-    given, matrix = vectors.to(device), covariance.to(device)
+    rows, matrix = vectors.to(device), covariance.to(device)
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if failed:
         variances, directions = torch.linalg.eigh(matrix)
         is_negligible = variances <= len(matrix) * torch.finfo(matrix.dtype).eps * variances.abs().max()
-        whitened: Tensor = given @ (directions * variances.rsqrt().masked_fill(is_negligible, 0.0))
+        whitened: Tensor = rows @ (directions * variances.rsqrt().masked_fill(is_negligible, 0.0))
     else:
-        whitened = torch.linalg.solve_triangular(factor.mT, given, upper=True, left=False)
+        whitened = torch.linalg.solve_triangular(factor.mT, rows, upper=True, left=False)
     return whitened.to(vectors.device)

@@ -6,6 +6,7 @@ option of a run, with the value that it had.
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -108,6 +109,11 @@ _add("cifar10-c", "ViT-B-32-quickgelu:openai", "mint")
 _add("cifar100-c", "ViT-B-16-quickgelu:openai", "mint")
 _add("imagenet-c", "ViT-L-14-quickgelu:openai", "mint")
 _add("imagenet-c", "ViT-B-16-quickgelu:openai", "openai")
+
+
+def list_presets(pattern: str = "*") -> list[str]:
+    """Names of presets that match a shell wildcard."""
+    return fnmatch.filter(PRESETS, pattern)
 
 
 def get_preset(name: str) -> Preset:

@@ -6,6 +6,7 @@ The passes are separate, so what a method gets is the same to the last bit, whoe
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -13,8 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tta_panda.methods.feature_cache import FeatureCache, StreamPasses
-from tta_panda.methods.features import Batch, Encoded, Features, encode_images, isolated
+from tta_panda.methods.feature_cache import FeatureCache, Pass
+from tta_panda.methods.features import Batch, Encode, Encoded, Features, encode_images, isolated
+from tta_panda.models.checkpoints import tensors_hash
+from tta_panda.models.devices import clock
 
 
 class SharedBatch(NamedTuple):
@@ -38,43 +41,64 @@ class SharedBatch(NamedTuple):
 
 
 class SharedFeatures:
-    """Encodes for several streams that agree on their views; what a cache has is not encoded again."""
+    """Encodes for several streams that agree on their views; what a cache has is read instead."""
 
     def __init__(self, several: Sequence[Features], cache: FeatureCache | None = None):
         viewing = next((features for features in several if features.views is not None), several[0])
         self._plain = Features(viewing.classifier, None, viewing.seed, viewing.views)
         self._model = viewing.classifier.model
-        self._passes = StreamPasses(self._model.device, cache)
         self._by_negatives: dict[object, Features] = {}
         for features in several:
             if features.source is not None and features.source.key not in self._by_negatives:
                 drawing = dataclasses.replace(features.source.settings, beta=1.0)  # any that draws
                 own = Features(features.classifier, drawing, features.seed)
                 self._by_negatives[features.source.key] = own
+        self._cache = cache
+        self._history = ""  # a hash of all batches so far: negatives and views may depend on earlier ones
+        self._saved = 0.0  # seconds that reading was faster than encoding
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> SharedBatch:
         with isolated(self._model.device):
-            clock = self._passes.clock
-            start = clock()
+            content = ""
+            if self._cache is not None:
+                content = tensors_hash({"images": images})
+                self._history = hashlib.sha256(f"{self._history} {content}".encode()).hexdigest()
+            start = self._clock()
             batch = self._plain.prepare(images)
-            self._passes.enter(images)
-            raw = self._passes.encode_images(lambda: encode_images(self._model, batch.images))
+            raw = self._once(f"images {content}", lambda: encode_images(self._model, batch.images))
             plain = self._plain.split(raw)
-            after_plain = clock()
+            after_plain = self._clock()
             by_negatives = {key: self._with_negatives(batch, raw, of) for key, of in self._by_negatives.items()}
-            before_views = clock()
-            encode_views = partial(self._passes.encode_drawn, self._plain.views_key)
+            before_views = self._clock()
+            encode_views = partial(self._once, f"{self._plain.views_key} {self._history}")
             views = self._plain.encode_views(plain, batch, encode_views).views
-            return SharedBatch(plain, views, by_negatives, after_plain - start, clock() - before_views)
+            return SharedBatch(plain, views, by_negatives, after_plain - start, self._clock() - before_views)
 
     def _with_negatives(self, batch: Batch, raw: Tensor, features: Features) -> tuple[Encoded, float]:
-        start = self._passes.clock()
+        start = self._clock()
         negatives = features.draw(batch.images)
         assert negatives is not None and features.source is not None
         if len(negatives.images):
-            key = features.source.key
-            own = self._passes.encode_drawn(key, lambda: encode_images(self._model, negatives.images))
-            raw = torch.cat([raw, own])
+            key = f"{features.source.key} {self._history}"
+            raw = torch.cat([raw, self._once(key, lambda: encode_images(self._model, negatives.images))])
         encoded = features.split(raw, negatives)
-        return encoded, self._passes.clock() - start
+        return encoded, self._clock() - start
+
+    def _clock(self) -> float:
+        """The time, in which a cached pass takes as long as it took when it was made."""
+        return clock(self._model.device) + self._saved
+
+    def _once(self, key: str, encode: Encode) -> Tensor:
+        """An encoder pass, read where the cache has it under this key."""
+        if self._cache is None:
+            return encode()
+        start = self._clock()
+        found = self._cache.load(key)
+        if found is None:
+            looked = self._clock()
+            features = encode()
+            found = Pass(features, self._clock() - looked)
+            self._cache.save(key, found)
+        self._saved += start + found.seconds - self._clock()
+        return found.features

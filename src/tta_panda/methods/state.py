@@ -1,13 +1,15 @@
-"""Saved states of methods: what they belong to, whether a method can go on from one, and their files.
+"""Saved states of methods: what they belong to, whether a method can continue from one, and their files.
 
-A file holds the tensors as safetensors and all else as JSON beside them, so that nothing in it can run.
+A file holds the tensors as safetensors, named by their paths, and all else as JSON beside them: nothing in it can run.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
+import operator
 import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,11 +30,11 @@ if TYPE_CHECKING:
     from tta_panda.models.base import Classifier
 
 _SHOWN_DIFFERENCES = 3
-_FORMAT = "tta-panda state 3"
+_FORMAT = "tta-panda state 4"
 _PARTS: dict[str, type | tuple[type, ...]] = {
     "name": (str, NoneType),
     "options": dict,
-    "debias": (dict, NoneType),
+    "debias": (list, NoneType),
     "seed": int,
     "state": dict,
     "facts": dict,
@@ -40,7 +42,7 @@ _PARTS: dict[str, type | tuple[type, ...]] = {
 
 
 def describe(method: Method) -> dict[str, Any]:
-    """What two methods must have in common for one to go on from the other's state, in plain values."""
+    """What two methods must have in common for one to continue from the other's state, in plain values."""
     options = {name: value for name, value in method.options.items() if name not in method.memory_options}
     return {
         "method": type(method).__name__,
@@ -54,7 +56,7 @@ def describe(method: Method) -> dict[str, Any]:
 
 
 def check_state(state: Any, method: Method) -> None:
-    """Refuse a state that the method cannot go on from, and say why."""
+    """Raise `InvalidInputError` if the method cannot continue from this state, and say why."""
     if not isinstance(state, dict) or not isinstance(state.get("made_by"), dict) or "state" not in state:
         raise InvalidInputError(f"This is not what a method's state_dict() returns: {str(state)[:100]}")
     saved, own = state["made_by"], describe(method)
@@ -82,18 +84,24 @@ def _short(value: Any) -> str:
 def write_state(path: str | Path, method: Method, facts: Mapping[str, Any] | None = None) -> None:
     """Write a method's state to a file, whole or not at all, with facts of the caller's beside it.
 
-    Facts may hold what states hold: tensors, numbers, strings and None, in dictionaries, lists and tuples.
+    Facts may hold what states hold: dictionaries by strings of tensors and of what JSON knows.
     """
+    debias = method.debias
     content = {
         "name": METHODS.name_of(type(method)),
         "options": method.options,
-        "debias": _settings_of(method.debias),
+        "debias": None if debias is None else [type(debias).__name__, dataclasses.asdict(debias)],
         "seed": method.seed,
         "state": method.state_dict(),
         "facts": dict(facts or {}),
     }
     tensors: dict[str, Tensor] = {}
-    text = json.dumps(_encode(content, "", tensors))
+    try:
+        text = json.dumps(_without_tensors(content, tensors))
+    except TypeError as error:
+        raise InvalidInputError(
+            f"A state cannot be saved: {error}. It can hold dictionaries of tensors, numbers, strings and None."
+        ) from error
     metadata = {"format": _FORMAT, "content": text, "digest": _digest(text, tensors)}
     save_file(Path(path), safetensors.torch.save(tensors, metadata))
 
@@ -105,7 +113,7 @@ def read_state(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def load_method(path: str | Path, classifier: Classifier) -> Method:
-    """The method that `method.save(path)` wrote, where it stood.
+    """Load the method that `method.save(path)` wrote, to continue its stream.
 
     Args:
         path: the file.
@@ -124,29 +132,18 @@ def load_method(path: str | Path, classifier: Classifier) -> Method:
             "Make the method, and call method.load_state_dict(tta_panda.methods.state.read_state(path)[0])."
         )
     try:
-        debias, seed = _debias_of(content["debias"]), content["seed"]
-        method = METHODS.get(content["name"])(classifier, debias=debias, seed=seed, **content["options"])
+        debias = content["debias"] and _debias_of(*content["debias"])
+        method = METHODS.get(content["name"])(classifier, debias=debias, seed=content["seed"], **content["options"])
     except (TypeError, KeyError, AttributeError) as error:
         raise StoreError(f"{path} is not a saved method state: it does not describe a method.") from error
     method.load_state_dict(content["state"])
     return method
 
 
-def _settings_of(debias: Debias | None) -> dict[str, Any] | None:
-    """What debiases a method, in plain values."""
-    if debias is None:
-        return None
-    settings = {field.name: getattr(debias, field.name) for field in dataclasses.fields(debias)}
-    plain = {name: _settings_of(value) if isinstance(value, Debias) else value for name, value in settings.items()}
-    return {"kind": type(debias).__name__, **plain}
-
-
-def _debias_of(settings: dict[str, Any] | None) -> Debias | None:
-    if settings is None:
-        return None
-    kinds: dict[str, Callable[..., Debias]] = {kind.__name__: kind for kind in (Panda, Centering, Level)}
-    own = {name: _debias_of(value) if name == "gate" else value for name, value in settings.items() if name != "kind"}
-    return kinds[settings["kind"]](**own)
+def _debias_of(kind: str, settings: dict[str, Any]) -> Debias:
+    kinds: dict[str, Callable[..., Debias]] = {cls.__name__: cls for cls in (Panda, Centering, Level)}
+    gate = settings.get("gate")
+    return kinds[kind](**settings if gate is None else {**settings, "gate": Panda(**gate)})
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -165,11 +162,11 @@ def _read(path: Path) -> dict[str, Any]:
     if metadata.get("digest") != _digest(metadata.get("content", ""), tensors):
         raise StoreError(f"The state {path} is damaged: its content does not match its digest. Use another copy.")
     try:
-        content = _decode(json.loads(metadata["content"]), tensors)
+        content = _with_tensors(json.loads(metadata["content"]), tensors)
         if not all(isinstance(content[part], kind) for part, kind in _PARTS.items()):
             raise TypeError("a part of another type")
         return {part: content[part] for part in _PARTS}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise StoreError(f"{path} is not a saved method state.") from error
 
 
@@ -177,37 +174,19 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     return hashlib.sha256(f"{text} {tensors_hash(tensors)}".encode()).hexdigest()
 
 
-def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """A nested value as JSON, exactly; its tensors are put into `tensors` by their paths."""
+def _without_tensors(value: Any, tensors: dict[str, Tensor], *path: str) -> Any:
+    """Nested dictionaries with None in the place of tensors, which are put into `tensors` by their paths as JSON."""
     if isinstance(value, Tensor):
-        while path in tensors:  # the keys 0 and "0" look the same in a path
-            path += "'"
-        tensors[path] = value.detach().cpu().contiguous().clone()
-        return {"tensor": path}
+        tensors[json.dumps(path)] = value.detach().cpu().contiguous().clone()
+        return None
     if isinstance(value, dict):
-        return {
-            "dict": [
-                [_encode(key, path, tensors), _encode(each, f"{path}/{key}", tensors)] for key, each in value.items()
-            ]
-        }
-    if isinstance(value, list | tuple):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_encode(each, f"{path}/{place}", tensors) for place, each in enumerate(value)]}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise InvalidInputError(
-        f"A state cannot hold {path} of type {type(value).__name__}; it can hold tensors, numbers, strings and None, "
-        "in dictionaries, lists and tuples."
-    )
+        return {name: _without_tensors(each, tensors, *path, name) for name, each in value.items()}
+    return value
 
 
-def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if not isinstance(value, dict):
-        return value
-    [(kind, content)] = value.items()
-    if kind == "tensor":
-        return tensors[content]
-    if kind == "dict":
-        return {_decode(key, tensors): _decode(each, tensors) for key, each in content}
-    items = [_decode(each, tensors) for each in content]
-    return items if kind == "list" else tuple(items)
+def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Put tensors back in their places."""
+    for path, tensor in tensors.items():
+        *parents, name = json.loads(path)
+        functools.reduce(operator.getitem, parents, value)[name] = tensor
+    return value

@@ -73,7 +73,7 @@ class SubTTA(TrainedMethod):
         """Logits (B, K) of features that are projected into the subspace of the texts, and as long as before."""
         lengths = (encoded.features @ self.basis.T).norm(dim=-1, keepdim=True).clamp_min(1e-12)
         texts = self.classifier.class_embeddings @ self.basis.T  # (K, r)
-        return encoded.correction.of_logits(self.classifier.logits(encoded.debiased @ self.basis.T / lengths, texts))
+        return self.classify(encoded, texts, encoded.debiased @ self.basis.T / lengths)
 
 
 def _covariance(features: Tensor) -> Tensor:

@@ -12,9 +12,10 @@ from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError, UnsupportedModelError
 from tta_panda.methods.base import BatchSize, EncoderPasses
 from tta_panda.methods.features import Encoded, isolated
+from tta_panda.methods.losses import marginal_entropy
 from tta_panda.methods.views import EpisodicMethod
 from tta_panda.models.base import Classifier, PromptableModel
-from tta_panda.options import Count
+from tta_panda.options import Count, NonNegative
 
 
 class TPT(EpisodicMethod):
@@ -25,6 +26,8 @@ class TPT(EpisodicMethod):
 
     Args:
         context: the words that the tuned vectors start as.
+        dispersion: weight in the loss of how far the texts are from their mean, which calibrates predictions; C-TPT
+            (Yoon et al. 2024) has 50 for fine-grained data sets and 20 for variants of ImageNet. Zero is TPT.
         prompts_per_pass: texts encoded at a time. Several images share a pass where all their prompts fit; the classes
             of one image are split over passes, which costs a second forward, where they do not.
     """
@@ -32,6 +35,7 @@ class TPT(EpisodicMethod):
     memory_options = ("prompts_per_pass",)
 
     context: str = "a photo of a"
+    dispersion: NonNegative = 0.0
     prompts_per_pass: Count = 500
 
     def __post_init__(self) -> None:
@@ -53,10 +57,22 @@ class TPT(EpisodicMethod):
         # The authors' code scales debiased features to unit length again.
         return self.classifier.embed(features) if self.follows_reference else features
 
+    def encode_texts(self, tuned: Tensor) -> Tensor:
+        """Unit text features (b, K, D) for every context (b, n, W)."""
+        texts = self.prompts.encode(tuned, self.prompts_per_pass)
+        self.passes.count("texts", texts.shape[0] * texts.shape[1], texts.requires_grad)
+        return texts
+
     def logits(self, features: Tensor, tuned: Tensor) -> Tensor:
-        text = self.prompts.encode(tuned, self.prompts_per_pass)  # (b, K, D)
-        self.passes.count("texts", text.shape[0] * text.shape[1], text.requires_grad)
-        return self.classifier.logits(features, text)
+        return self.classifier.logits(features, self.encode_texts(tuned))
+
+    def loss(self, features: Tensor, tuned: Tensor, bias: Tensor | float) -> Tensor:
+        if self.dispersion == 0:
+            return super().loss(features, tuned, bias)
+        texts = self.encode_texts(tuned)
+        loss = marginal_entropy(self.classifier.logits(features, texts) + bias).sum()
+        apart: Tensor = (texts - texts.mean(dim=1, keepdim=True)).norm(dim=-1)  # (b, K)
+        return loss - self.dispersion * apart.mean(dim=1).sum()
 
     @classmethod
     def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:

@@ -60,37 +60,40 @@ class AdaptedWeights(Stateful):
                 parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"parameters": self.copy(), "optimizer": copy.deepcopy(self.optimizer.state_dict()["state"])}
+        moments = {name: self.optimizer.state.get(parameter) for name, parameter in self.parameters.items()}
+        kept = {name: copy.deepcopy(values) for name, values in moments.items() if values}
+        return {"parameters": self.copy(), "optimizer": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.reset()
         self.load(state["parameters"])
+        moments = {place: state["optimizer"].get(name) for place, name in enumerate(self.parameters)}
+        kept = {place: copy.deepcopy(values) for place, values in moments.items() if values}
         groups = self.optimizer.state_dict()["param_groups"]  # settings are the method's own, whatever a file says
-        self.optimizer.load_state_dict({"state": copy.deepcopy(state["optimizer"]), "param_groups": groups})
+        self.optimizer.load_state_dict({"state": kept, "param_groups": groups})
 
     def check_state_dict(self, state: Any) -> None:
-        shapes = [parameter.shape for parameter in self.parameters.values()]
-        parameters, moments = (
-            state.get(name) if isinstance(state, dict) else None for name in ("parameters", "optimizer")
-        )
-        if not isinstance(parameters, dict) or not isinstance(moments, dict):
-            raise InvalidInputError("Adapted weights have parameters and an optimizer.")
-        fits = parameters.keys() == self.parameters.keys() and all(
-            isinstance(value, Tensor) and value.shape == own.shape
-            for value, own in zip((parameters[name] for name in self.parameters), self.parameters.values(), strict=True)
-        )
-        fits &= all(place in range(len(shapes)) and isinstance(values, dict) for place, values in moments.items())
-        if not fits or not all(
-            isinstance(name, str) and isinstance(value, Tensor) and value.shape in ((), shapes[place])
-            for place, values in moments.items()
-            for name, value in values.items()
-        ):
+        found = _shapes(state)
+        moments = found.get("optimizer") if isinstance(found, dict) else None
+        kept = {name: shapes for name, shapes in _shapes(self._first_moments()).items() if name in (moments or {})}
+        if found != {"parameters": _shapes(self.initial), "optimizer": kept}:
             raise InvalidInputError("The weights or moments of the state are not those of the adapted parameters.")
-        trial = self.make_optimizer(list(self.parameters.values()))
-        try:
-            trial.load_state_dict({**trial.state_dict(), "state": copy.deepcopy(moments)})
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"The optimiser of the state is incomplete: {error}.") from error
+
+    def _first_moments(self) -> dict[str, Any]:
+        """What the optimiser keeps of each parameter after one step."""
+        copies = {name: nn.Parameter(value.clone()) for name, value in self.initial.items()}
+        for parameter in copies.values():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer = self.make_optimizer(list(copies.values()))
+        optimizer.step()
+        return {name: optimizer.state[parameter] for name, parameter in copies.items()}
+
+
+def _shapes(value: Any) -> Any:
+    """Nested dictionaries of tensors as dictionaries of their shapes."""
+    if isinstance(value, dict):
+        return {name: _shapes(each) for name, each in value.items()}
+    return value.shape if isinstance(value, Tensor) else None
 
 
 class TrainedMethod(Method):
@@ -119,9 +122,9 @@ class TrainedMethod(Method):
     adapts_text: ClassVar[bool] = False
     """Whether the text encoder's layers are trained, too."""
     gradient_passes: ClassVar[int] = 1
-    """Passes over a batch with gradient,"""
+    """Passes over a batch with gradient."""
     extra_passes: ClassVar[int] = 0
-    """and without."""
+    """Passes over a batch without gradient."""
 
     lr: NonNegative = 1e-3
     skip_last_blocks: NonNegativeInt | None = 0
@@ -178,9 +181,9 @@ class TrainedMethod(Method):
         if batch.negatives is None:
             batch.negatives = self.features.draw(batch.images)
         encoded = self.embed(batch.with_negatives, batch.negatives)
-        encoded = self.features.correct(encoded, class_embeddings, batch.correction)
-        batch.correction = encoded.correction
-        return encoded
+        if batch.correction is None:
+            batch.correction = self.features.decide(encoded, class_embeddings)
+        return encoded.corrected(batch.correction)
 
     def embed(self, images: Tensor, negatives: Negatives | None = None) -> Encoded:
         """Embeddings of prepared images by the model as it is now, with the offset if they end with the negatives."""
@@ -206,9 +209,10 @@ class TrainedMethod(Method):
         loss.backward()
         gradients = [p.grad for p in self.adapted.values() if p.grad is not None]
         values = torch.stack([value.isfinite().all() for value in (loss, *gradients)])  # so that a GPU waits once
-        is_finite = bool(values.all())
-        self.skipped_steps += not is_finite
-        return is_finite
+        if values.all():
+            return True
+        self.skipped_steps += 1
+        return False
 
     @torch.no_grad()
     def _has_drifted(self, batch: Batch, logits: Tensor) -> bool:
@@ -236,7 +240,7 @@ class TrainedMethod(Method):
             encoded = self.embed(batch.with_negatives, batch.negatives)
         finally:
             self.weights.load(adapted)
-        return self.classify(encoded._replace(correction=batch.correction or Correction()))[probes]
+        return self.classify(encoded.corrected(batch.correction or Correction()))[probes]
 
     def restart(self) -> None:
         """Start over: reset weights, optimiser, debiaser and all other state, as at the beginning of a stream.

@@ -1,9 +1,8 @@
-"""Methods that work on many views of each image; of most of them, only the confident views count."""
+"""Methods that work on many views of each image."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import partial
 from typing import ClassVar
 
 import torch
@@ -37,35 +36,28 @@ class ViewMethod(FrozenMethod):
 
     def view_logits(self, encoded: Encoded) -> Tensor:
         """Logits (B, V, K) of all views."""
-        return encoded.correction.of_logits(self.classifier.logits(self.view_features(encoded), self.class_embeddings))
+        return self.classify(encoded, self.class_embeddings, self.view_features(encoded))
 
 
-class ConfidentViewMethod(ViewMethod):
-    """A method that works on the confident views of single images.
-
-    Args:
-        keep: share of the views, the lowest in entropy, that counts; at least one does.
-    """
-
-    keep: Share = 0.1
-
-    def rank(self, logits: Tensor) -> tuple[Tensor, int]:
-        """Views by rising entropy, as indices (B, V) into logits (B, V, K), and how many of the first count."""
-        return entropy(logits).argsort(dim=1, stable=True), max(1, int(self.keep * logits.shape[1] + 1e-9))
+def by_confidence(values: Tensor, logits: Tensor) -> Tensor:
+    """What views have, (B, V, ...), sorted by rising entropy of their logits (B, V, K)."""
+    order = entropy(logits).argsort(dim=1, stable=True)
+    return values[torch.arange(len(values), device=values.device)[:, None], order]
 
 
-def take_views(values: Tensor, index: Tensor) -> Tensor:
-    """The views `index` (B, n) of values (B, V, ...) as (B, n, ...)."""
-    return values[torch.arange(len(values), device=values.device)[:, None], index]
+def count_kept(keep: float, views: int) -> int:
+    """How many views a share of them is: at least one."""
+    return max(1, int(keep * views + 1e-9))
 
 
-class EpisodicMethod(ConfidentViewMethod):
+class EpisodicMethod(ViewMethod):
     """A method that takes a few steps of AdamW for each image alone, so that its confident views agree.
 
     The defaults are those of the code of TPT and TPS, which uses AugMix for fine-grained data sets; for ImageNet and
     its variants it has `augmentation="crops"`.
 
     Args:
+        keep: share of the views, the lowest in entropy, that counts; at least one does.
         lr: learning rate of AdamW.
         steps: updates per image.
     """
@@ -73,6 +65,7 @@ class EpisodicMethod(ConfidentViewMethod):
     selects_anew: ClassVar[bool] = False
     """Whether confident views are selected at every step, or before the first only."""
 
+    keep: Share = 0.1
     lr: NonNegative = 5e-3
     steps: Count = 1
 
@@ -86,16 +79,21 @@ class EpisodicMethod(ConfidentViewMethod):
     def logits(self, features: Tensor, tuned: Tensor) -> Tensor:
         """(b, n, K) of features (b, n, D), each image with its own row of `tuned` (b, ...)."""
 
+    def loss(self, features: Tensor, tuned: Tensor, bias: Tensor | float) -> Tensor:
+        """What a step makes smaller, summed over images, from their confident views (b, n, D)."""
+        return marginal_entropy(self.logits(features, tuned) + bias).sum()
+
     def _adapt(self, encoded: Encoded) -> Tensor:
         features = self.view_features(encoded)  # (B, V, D)
         kept = self._confident(features, self.view_logits(encoded))
-        solve = partial(self._solve, bias=0.0 if encoded.correction.bias is None else encoded.correction.bias)
-        return in_chunks(lambda piece: solve(features[piece], kept[piece]), len(features), self.images_at_once)
+        bias = 0.0 if encoded.bias is None else encoded.bias
+        return in_chunks(
+            lambda piece: self._solve(features[piece], kept[piece], bias), len(features), self.images_at_once
+        )
 
     def _confident(self, features: Tensor, logits: Tensor) -> Tensor:
         """The views (b, n, D) among features (b, V, D) whose logits (b, V, K) have the lowest entropy."""
-        order, count = self.rank(logits)
-        return take_views(features, order[:, :count])
+        return by_confidence(features, logits)[:, : count_kept(self.keep, features.shape[1])]
 
     def _solve(self, features: Tensor, kept: Tensor, bias: Tensor | float) -> Tensor:
         """Logits (b, K) of the first of all views (b, V, D), tuned on the confident ones (b, n, D).
@@ -109,7 +107,7 @@ class EpisodicMethod(ConfidentViewMethod):
             if step and self.selects_anew:
                 kept = self._confident(features, self.logits(features, tuned.detach()) + bias)
             with torch.enable_grad():
-                loss = marginal_entropy(self.logits(kept, tuned) + bias).sum()
+                loss = self.loss(kept, tuned, bias)
             gradient = torch.autograd.grad(loss, tuned)[0]
             broken = (~gradient.flatten(1).sum(dim=1).isfinite()).nonzero()[:, 0]  # images whose step is skipped
             untouched = tuned.detach()[broken]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from tta_panda.methods.features import Encoded
-from tta_panda.methods.views import ConfidentViewMethod, take_views
+from tta_panda.methods.views import ViewMethod, by_confidence, count_kept
+from tta_panda.options import Share
 from tta_panda.views import Augmentation
 
 
-class VTE(ConfidentViewMethod):
+class VTE(ViewMethod):
     """The mean feature of an image's confident views is compared with the texts.
 
     The mean is not scaled to unit length again, so its logits are the mean of the views' logits.
@@ -18,12 +19,13 @@ class VTE(ConfidentViewMethod):
     space is the classifier's: make it with several templates.
 
     Args:
+        keep: share of the views, the lowest in entropy, that counts; at least one does.
         augmentation: `"augmix"`, or `"crops"` for crops and flips only.
     """
 
+    keep: Share = 0.1
     augmentation: Augmentation = "crops"
 
     def _adapt(self, encoded: Encoded) -> Tensor:
         logits = self.view_logits(encoded)  # (B, V, K)
-        order, count = self.rank(logits)
-        return take_views(logits, order[:, :count]).mean(dim=1)
+        return by_confidence(logits, logits)[:, : count_kept(self.keep, self.views)].mean(dim=1)

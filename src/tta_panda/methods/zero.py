@@ -10,19 +10,19 @@ from torch import Tensor
 
 from tta_panda.methods.features import Encoded
 from tta_panda.methods.losses import top_class
-from tta_panda.methods.views import ConfidentViewMethod, take_views
+from tta_panda.methods.views import ViewMethod, by_confidence, count_kept
 from tta_panda.options import NonNegative, Share
 from tta_panda.views import Augmentation
 
 
-class Zero(ConfidentViewMethod):
+class Zero(ViewMethod):
     """The confident views of an image vote. Its logits are the votes.
 
     The defaults are those of Zero's own code; `keep` was 0.1 in earlier versions of it. The paper derives the vote as
     the mean of the views' probabilities at a softmax temperature of zero.
 
     Args:
-        keep: share of them, the lowest in entropy, that votes.
+        keep: share of them, the lowest in entropy, that votes; at least one does.
         augmentation: `"augmix"`, or `"crops"` for crops and flips only.
         temperature: of the views' probabilities. Zero makes each a vote; 1 averages them as they are, which is plain
             positive augmentation.
@@ -34,8 +34,8 @@ class Zero(ConfidentViewMethod):
 
     def _adapt(self, encoded: Encoded) -> Tensor:
         logits = self.view_logits(encoded)
-        order, count = self.rank(logits)
-        logits = take_views(logits, order)  # (B, V, K), most confident first
+        logits = by_confidence(logits, logits)  # (B, V, K), most confident first
+        count = count_kept(self.keep, logits.shape[1])
         if self.temperature > 0:
             # Logarithms throughout: the mean of probabilities that underflow would be an infinite logit.
             return (logits[:, :count] / self.temperature).log_softmax(dim=-1).logsumexp(dim=1) - math.log(count)

@@ -65,16 +65,15 @@ class AutoBeta(Stateful):
         probabilities = (scale * (plain - (self.beta or 0.0) * bias)).softmax(dim=1)
         level = self.level.update(plain, probabilities)
         offset = centred(self.offset.update(batch_mean(bias), len(plain)))
-        agreed = agreement(level, offset, evidence.directions)
-        beta = agreed * slope(level, offset)
+        agreed, beta = agreement(level, offset, evidence.directions), slope(level, offset)
         weight = information_weight(len(level))
         if weight >= MIN_WEIGHT:
             informative = self.information.update((scale * plain).float(), (scale * bias).float())
             if len(level) == 2:  # level and offset always agree or always disagree
-                beta = informative if correlation(level, offset) > 0 else 0.0
+                agreed, beta = float(correlation(level, offset) > 0), informative
             else:
-                beta = agreed * ((1 - weight) * slope(level, offset) + weight * informative)
-        self.beta = self.diversity.update(plain) * beta
+                beta = (1 - weight) * beta + weight * informative
+        self.beta = self.diversity.update(plain) * (agreed * beta)
         return self.beta
 
     def explain(self) -> str:

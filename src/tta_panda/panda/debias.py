@@ -44,10 +44,6 @@ class Correction(NamedTuple):
     shift: Tensor | None = None  # (1, D), subtracted from features
     bias: Tensor | None = None  # (K,), added to logits
 
-    def of_logits(self, logits: Tensor) -> Tensor:
-        """Logits (..., K) of debiased features, with the bias if there is one."""
-        return logits if self.bias is None else logits + self.bias
-
 
 @dataclass(frozen=True, repr=False)
 class Debias(ABC):

@@ -120,4 +120,6 @@ class LevelDebiaser(Debiaser):
         text = f"{favoured} γ = {self.gamma:.2f} of this was subtracted from the logits of the last batch."
         if self.gate is None or self.settings.gamma != "auto":
             return text
-        return f"{text} Negatives show the same bias with r = {correlation(level, centred(self.offset.value)):.2f}."
+        resembled = self.gate.resembled(class_names, class_embeddings)
+        shared = correlation(level, centred(self.offset.value))
+        return f"{resembled}{text} Negatives show the same bias with r = {shared:.2f}."

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -165,11 +166,7 @@ def apply_plan(images: Tensor, plan: NegativePlan) -> Tensor:
 def _reflect(negatives: Tensor, grid: PatchGrid) -> Tensor:
     """Fill the border by mirroring, edge pixel included: it is never wider than the patches beside it."""
     left, right, top, bottom = grid.padding
-    rows = torch.arange(-top, negatives.shape[2] + bottom, device=negatives.device)
-    columns = torch.arange(-left, negatives.shape[3] + right, device=negatives.device)
-    return negatives[:, :, _mirror(rows, negatives.shape[2])][:, :, :, _mirror(columns, negatives.shape[3])]
-
-
-def _mirror(index: Tensor, size: int) -> Tensor:
-    folded = torch.where(index < 0, -1 - index, index)
-    return torch.where(folded >= size, 2 * size - 1 - folded, folded)
+    rows = np.pad(np.arange(negatives.shape[2]), (top, bottom), mode="symmetric")
+    columns = np.pad(np.arange(negatives.shape[3]), (left, right), mode="symmetric")
+    index = (torch.from_numpy(each).to(negatives.device) for each in (rows, columns))
+    return negatives.index_select(2, next(index)).index_select(3, next(index))

@@ -133,10 +133,17 @@ class PandaDebiaser(Debiaser):
 
     def explain(self, class_names: Sequence[str], class_embeddings: Tensor) -> str:
         strength = self.auto.explain() if self.settings.beta == "auto" else f"β = {self.settings.beta:g}, as set."
-        if self.total is None:  # every image has a negative of its own
-            return strength
-        similarities = centred(class_embeddings @ (self.total / self.weight).to(class_embeddings))
-        return f"The negatives look like {largest(similarities, class_names)}. {strength}"
+        return self.resembled(class_names, class_embeddings) + strength
+
+    def resembled(self, class_names: Sequence[str], class_embeddings: Tensor) -> str:
+        """The classes that the negatives look like, as a sentence; empty while that is unknown."""
+        if self.total is not None:
+            similarities = class_embeddings @ (self.total / self.weight).to(class_embeddings)
+        elif self.auto.beta is not None:  # negatives of one image each, or encoded for several methods
+            similarities = self.auto.offset.value
+        else:
+            return ""
+        return f"The negatives look like {largest(centred(similarities), class_names)}. "
 
     def draw(self, images: Tensor) -> Negatives:
         """Negatives of images (B, C, H, W)."""

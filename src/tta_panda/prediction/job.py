@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import reprlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -21,23 +21,19 @@ from tta_panda.escapes import path_text
 from tta_panda.executors import Executor
 from tta_panda.files import locked, make_writable, remove_parts
 from tta_panda.images import AS_SHOWN, Decoding
-from tta_panda.methods import METHODS, create_method, parse_method
+from tta_panda.methods import METHODS, parse_method
 from tta_panda.methods.base import Method
 from tta_panda.methods.state import read_state, write_state
-from tta_panda.models import load_model, make_classifier, recorded_name, weights_digest
-from tta_panda.models.devices import Backend, Precision, resolve_device
+from tta_panda.models import recorded_name, weights_digest
 from tta_panda.prediction.files import PredictionFile, read_rows
-from tta_panda.prediction.predict import Prediction, predict_batches
-from tta_panda.prediction.reading import Pause, find_classes, labels_by_folder
+from tta_panda.prediction.predict import Prediction, make_method, predict_batches
+from tta_panda.prediction.reading import LabelOf, Pause
 from tta_panda.prediction.summary import Summary
 
 CHECKPOINT_SHARE = 0.05
 """Share of the time that checkpoints may take, which decides how often they are written."""
 
 _NOT_COMPARED = {"places", "device"}
-
-LabelOf = Callable[[str], str | None]
-"""The true class of a path, if its folder tells it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +63,23 @@ class PredictionConfig:
     @cached_property
     def loaded(self) -> tuple[Method, LabelOf]:
         """The method with its model, and the labels of its pictures."""
-        device = resolve_device(self.device)
-        model = load_model(self.model, device, cast(Precision, self.precision), cast(Backend, self.backend))
-        names, folders = find_classes(self.places, self.classes, model)
-        classifier = make_classifier(model, names, list(self.templates) if self.templates else "photo")
         if taken := sorted({"name", "classifier", "preset", "seed"}.intersection(self.options)):
             raise InvalidInputError(
                 f"{taken[0]} is not an option of a method; --{taken[0]} sets it where it can be set."
             )
-        method = create_method(self.method, classifier, preset=self.preset, seed=self.seed, **self.options)
-        return method, labels_by_folder(folders, classifier.class_names)
+        return make_method(
+            self.places,
+            self.classes,
+            self.model,
+            self.method,
+            device=self.device,
+            precision=self.precision,
+            backend=self.backend,
+            templates=self.templates,
+            preset=self.preset,
+            seed=self.seed,
+            options=self.options,
+        )
 
     def predict(self, pictures: Iterable[str | Pause], summary: Summary, first: int = 0) -> Iterator[list[Prediction]]:
         """Predict pictures batch by batch, and count them in a summary; the first has the index `first`."""

@@ -1,28 +1,45 @@
-"""Predictions of a method for pictures of any kind, in order, beside those of the plain classifier."""
+"""Predict pictures of any kind, in order, and compare with the unadapted model."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Self
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast, overload
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
-from tta_panda.errors import BrokenImageError, InvalidInputError
-from tta_panda.escapes import path_text
+from tta_panda.data.folders import shortened
+from tta_panda.data.glyphs import symbols
+from tta_panda.data.listing import find_images
+from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning
+from tta_panda.escapes import path_text, printable
+from tta_panda.files import to_dataframe
 from tta_panda.images import AS_SHOWN, Decoding
+from tta_panda.methods import METHODS, create_method
 from tta_panda.methods.base import Method, adapt_beside_plain
-from tta_panda.models.base import framing_of
+from tta_panda.models import DEFAULT_FOR_PICTURES, load_model, make_classifier, recorded_name
+from tta_panda.models.base import ImageModel, framing_of
+from tta_panda.models.devices import Backend, Precision, resolve_device
 from tta_panda.options import Count, check_option
-from tta_panda.prediction.reading import Pause, Picture, decode, read_batches
+from tta_panda.prediction import DEFAULT_METHOD
+from tta_panda.prediction.reading import LabelOf, Pause, Picture, decode, find_classes, read_batches, thumbnail
 from tta_panda.prediction.summary import Summary
 from tta_panda.progress import make_progress
 
+if TYPE_CHECKING:
+    import pandas
+
+ROWS_SHOWN = 50
 TOP = 5
 
 
@@ -34,7 +51,7 @@ class Prediction:
     """Position in the stream, from 0."""
     path: str | None = None
     label: str | None = None
-    """The true class, where the picture's folder tells it to `tta-panda predict`."""
+    """The true class, where the picture's folder tells it."""
     predicted: str | None = None
     """The class that the method predicts."""
     probability: float | None = None
@@ -74,15 +91,185 @@ class Prediction:
         return f"<{name}: {self.predicted} {self.probability:.0%}{plain}>"
 
 
+class Predictions(Sequence[Prediction]):
+    """The predictions of one call of `tta_panda.predict`, in order. A notebook shows them as a table.
+
+    Args:
+        predictions: one for each picture.
+        summary: what was counted.
+        method: the name of the method.
+        pictures: what was predicted; the table has thumbnails of the first.
+    """
+
+    def __init__(
+        self, predictions: Iterable[Prediction], summary: Summary, method: str, pictures: Sequence[Picture] = ()
+    ):
+        self._predictions = list(predictions)
+        self._pictures = pictures[:ROWS_SHOWN]
+        self._summary = summary
+        self._method = method
+
+    @overload
+    def __getitem__(self, index: int) -> Prediction: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Prediction]: ...
+    def __getitem__(self, index: int | slice) -> Prediction | list[Prediction]:
+        return self._predictions[index]
+
+    def __len__(self) -> int:
+        return len(self._predictions)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Counts, beta and gamma, and with labels accuracy and bias of the method and the plain model."""
+        return self._summary.facts()
+
+    @property
+    def explanation(self) -> str:
+        """The bias that was found, what was subtracted, and how many predictions that changed or why none."""
+        return "\n".join(self._summary.explain(self._method))
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """A row for each prediction: `pip install "tta-panda[pandas]"`."""
+        return to_dataframe(asdict(each) for each in self).set_index("index")
+
+    def __repr__(self) -> str:
+        shown = [repr(each) for each in self[:ROWS_SHOWN]]
+        if len(self) > ROWS_SHOWN:
+            shown.append(f"and {len(self) - ROWS_SHOWN:,} more")
+        return "\n".join([*shown, self.explanation])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(map(_html_row, self[:ROWS_SHOWN], self._pictures))
+        lines = self.explanation.split("\n")
+        if len(self) > ROWS_SHOWN:
+            lines.insert(0, f"The first {ROWS_SHOWN} of {len(self):,}.")
+        heads = "".join(f"<th>{head}</th>" for head in ("", "picture", "label", "predicted", "without adaptation"))
+        table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+        return table + "".join(f"<p>{escape(printable(line))}</p>" for line in lines)
+
+
+def _html_row(prediction: Prediction, picture: Picture) -> str:
+    small = thumbnail(picture)
+    image = f'<img src="data:image/jpeg;base64,{small}" width="64" height="64" alt="">' if small else ""
+    name = Path(prediction.path).name if prediction.path else str(prediction.index)
+    own, plain = prediction.error or "", ""
+    if prediction.error is None:
+        own = f"{prediction.predicted} {prediction.probability:.0%}"
+        plain = f"{prediction.plain_predicted} {prediction.plain_probability:.0%}"
+    own_cell, *cells = (escape(printable(text)) for text in (own, name, prediction.label or "", plain))
+    strong = f"<b>{own_cell}</b>" if prediction.changed else own_cell
+    return f"<tr><td>{image}</td><td>{cells[0]}</td><td>{cells[1]}</td><td>{strong}</td><td>{cells[2]}</td></tr>"
+
+
 def predict(
-    method: Method,
-    pictures: Iterable[Picture | Pause],
+    images: Any,
+    classes: Sequence[str] | None = None,
     *,
+    model: str | ImageModel = DEFAULT_FOR_PICTURES,
+    method: str | Method = DEFAULT_METHOD,
     batch_size: int = 100,
+    seed: int = 0,
+    device: str = "auto",
     skip_broken: bool = True,
-    progress: bool = False,
+    progress: bool = True,
+) -> Predictions:
+    """Predict pictures, and compare with the unadapted model.
+
+    Pictures are one stream, predicted in order. Sub-folders of a folder label its pictures if they are named after
+    classes.
+
+    Args:
+        images: a folder, a file or a wildcard such as `"photos/**/*.jpg"`; a Pillow image, an array (H, W, 3) or a
+            tensor (3, H, W); or several of these. Batches (B, H, W, 3) and (B, 3, H, W) are several pictures, too.
+        classes: names of the classes; None takes those of the sub-folders, or ImageNet's of a model that has them.
+        model: the name of a model, or one that is loaded.
+        method: the name of a method, or one that is made: it has a model and classes, and continues from its state.
+        batch_size: pictures that the method adapts to at a time.
+        seed: random seed of the method.
+        device: where the model runs, as torch names it; `"auto"` is the best one there is.
+        skip_broken: give a prediction with an `error` for what cannot be read. False raises `DataError` instead.
+        progress: show a progress bar.
+    """
+    check_option("batch_size", batch_size, Count)
+    pictures, folders = _list_pictures(images)
+    if isinstance(method, Method):
+        if classes is not None or model is not DEFAULT_FOR_PICTURES:
+            raise InvalidInputError("A method that is made has its model and classes: omit model= and classes=.")
+        made, name = method, str(METHODS.name_of(type(method)))
+        _, label_of = find_classes(folders, made.classifier.class_names, made.classifier.model)
+    else:
+        made, label_of = make_method(folders, classes, model, method, device=device, seed=seed)
+        name = method
+    summary = Summary.empty(made.classifier.class_names)
+    found: list[Prediction] = []
+    with make_progress("predicting", len(pictures)) if progress else nullcontext() as bar:
+        for batch in predict_batches(made, pictures, batch_size, summary, label_of=label_of):
+            found += _checked(batch, skip_broken)
+            if bar:
+                bar.advance(bar.task_ids[0], len(batch))
+    return Predictions(found, summary, name, pictures)
+
+
+def make_method(
+    folders: Sequence[Path],
+    classes: Sequence[str] | None,
+    model: str | ImageModel,
+    method: str,
+    *,
+    device: str = "auto",
+    precision: str = "fp32",
+    backend: str = "torch",
+    templates: Sequence[str] | None = None,
+    preset: str | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> tuple[Method, LabelOf]:
+    """A method by names, and the labels of pictures by their folders."""
+    if isinstance(model, str):
+        loaded = load_model(model, resolve_device(device), cast(Precision, precision), cast(Backend, backend))
+    else:
+        loaded = model
+    names, label_of = find_classes(folders, classes, loaded)
+    if isinstance(model, str) and (warning := unknown_symbols(model, names)):
+        warnings.warn(warning, TtaPandaWarning, stacklevel=3)
+    classifier = make_classifier(loaded, names, list(templates) if templates else "photo")
+    return create_method(method, classifier, preset=preset, seed=seed, **(options or {})), label_of
+
+
+def unknown_symbols(model: str, class_names: Iterable[str]) -> str:
+    """What to warn of where `mini` is named for classes that it does not know; empty for other models."""
+    unknown = [name for name in class_names if name not in symbols()] if recorded_name(model) == "mini" else []
+    if not unknown:
+        return ""
+    return (
+        f"mini only knows the embedded symbols, not {shortened(unknown)}. Photographs need another model, such as "
+        f"{DEFAULT_FOR_PICTURES}."
+    )
+
+
+def _list_pictures(images: Any) -> tuple[list[Picture], list[Path]]:
+    """Pictures one by one, and the folders that were named."""
+    if isinstance(images, Tensor | np.ndarray) and images.ndim == 4:
+        images = list(images)
+    single = isinstance(images, str | os.PathLike | Image.Image | Tensor | np.ndarray)
+    pictures: list[Picture] = []
+    folders: list[Path] = []
+    for each in [images] if single else images:
+        if isinstance(each, str | os.PathLike):
+            pictures += find_images([os.fspath(each)]).paths
+            folders.append(Path(each))
+        else:
+            pictures.append(each)
+    if not pictures:
+        raise DataError(f"There are no images in {images if single else 'what was given'}.")
+    return pictures, folders
+
+
+def predict_stream(
+    method: Method, pictures: Iterable[Picture | Pause], *, batch_size: int = 100, skip_broken: bool = True
 ) -> Iterator[Prediction]:
-    """Predict pictures in order, adapting to them on the way.
+    """Predict pictures one by one as they come, adapting to them on the way.
 
     The method continues from its current state; call `method.reset()` before a new stream.
 
@@ -92,27 +279,20 @@ def predict(
             endless: two batches are read ahead, unless it yields `tta_panda.PAUSE` to have what is there predicted.
         batch_size: pictures that the method adapts to at a time. 1 is possible.
         skip_broken: give a prediction with an `error` for what cannot be read. False raises `DataError` instead.
-        progress: show a progress bar.
     """
     if isinstance(pictures, str | os.PathLike):
         raise InvalidInputError(f"pictures is a list of paths or pictures, got a single path; write [{pictures!r}].")
     check_option("batch_size", batch_size, Count)
-    return _predict(method, pictures, batch_size, skip_broken, progress)
-
-
-def _predict(
-    method: Method, pictures: Iterable[Picture | Pause], batch_size: int, skip_broken: bool, progress: bool
-) -> Iterator[Prediction]:
-    total = len(pictures) if isinstance(pictures, Sized) else None
     summary = Summary.empty(method.classifier.class_names)
-    with make_progress("predicting", total) if progress else nullcontext() as bar:
-        for batch in predict_batches(method, pictures, batch_size, summary):
-            for prediction in batch:
-                if prediction.error is not None and not skip_broken:
-                    raise BrokenImageError(path_text(prediction.path or str(prediction.index)), prediction.error)
-                yield prediction
-            if bar:
-                bar.advance(bar.task_ids[0], len(batch))
+    batches = predict_batches(method, pictures, batch_size, summary)
+    return (prediction for batch in batches for prediction in _checked(batch, skip_broken))
+
+
+def _checked(predictions: Iterable[Prediction], skip_broken: bool) -> Iterator[Prediction]:
+    for prediction in predictions:
+        if prediction.error is not None and not skip_broken:
+            raise BrokenImageError(path_text(prediction.path or str(prediction.index)), prediction.error)
+        yield prediction
 
 
 def predict_batches(
@@ -121,7 +301,7 @@ def predict_batches(
     batch_size: int,
     summary: Summary,
     decoding: Decoding = AS_SHOWN,
-    label_of: Callable[[str], str | None] = lambda _path: None,
+    label_of: LabelOf = lambda _path: None,
     first: int = 0,
 ) -> Iterator[list[Prediction]]:
     """Predict pictures batch by batch, and count them in a summary.
@@ -146,9 +326,14 @@ def predict_batches(
             else:
                 predictions.append(Prediction.of(index, path, label, names, *next(probabilities)))
         now = time.perf_counter()
-        summary.add(Summary.of_batch(names, predictions, own, plain, now - since, busy))
+        counted = Summary.of_batch(names, predictions, own, plain, now - since, busy)
+        counted.beta, counted.gamma = (
+            [] if value is None else [1, value, value, value] for value in (method.beta, method.gamma)
+        )
+        summary.add(counted)
         first, since = first + len(predictions), now
         yield predictions
+    summary.add(replace(Summary.empty(names), streams=1, explanation=method.explain()))
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Pictures to predict: the classes that their folders name, folders that are watched, and decoding ahead in threads."""
+"""Pictures to predict: lists, class names from folders, watched folders, and decoding ahead in threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -24,7 +24,7 @@ from tta_panda.data.listing import find_images
 from tta_panda.data.source import published_classes
 from tta_panda.errors import BrokenImageError, InvalidInputError
 from tta_panda.escapes import path_text
-from tta_panda.images import AS_SHOWN, Decoding, Framing, read_image
+from tta_panda.images import AS_SHOWN, Decoding, Framing, fit_picture, read_image
 from tta_panda.models.base import ImageModel
 from tta_panda.models.linear import LinearHeadModel
 from tta_panda.models.prepare import Picture as LoadedPicture
@@ -37,6 +37,9 @@ Picture = str | os.PathLike[str] | LoadedPicture
 THUMBNAIL = 96
 """Side of a thumbnail in pixels."""
 _JPEG_QUALITY = 70
+LabelOf = Callable[[str], str | None]
+"""From the path of a picture to its true class, where that is known."""
+
 _MAX_PIECE = 10_000
 """Pictures in a piece where few can be decoded, so that rows are written now and then, and memory is bounded."""
 
@@ -101,59 +104,63 @@ def _map_ahead(function: Callable[[Any], R], items: Iterable[Any], ahead: int) -
             pool.shutdown(wait=False, cancel_futures=True)
 
 
+def thumbnail(picture: Picture, decoding: Decoding = AS_SHOWN) -> str:
+    """A picture as a small JPEG in base64; empty if it cannot be read."""
+    _, pixels = decode(picture, THUMBNAIL, decoding)
+    if not isinstance(pixels, Tensor):
+        return ""
+    if pixels.is_floating_point():
+        pixels = (255 * pixels).round().to(torch.uint8)
+    content = io.BytesIO()
+    image = Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy())
+    fit_picture(image, THUMBNAIL).save(content, "JPEG", quality=_JPEG_QUALITY)
+    return base64.b64encode(content.getvalue()).decode()
+
+
 def add_thumbnails(rows: Iterable[dict[str, Any]], decoding: Decoding) -> Iterator[dict[str, Any]]:
-    """Rows of predictions, each with the `thumbnail` of its picture as JPEG in base64: empty if it cannot be read."""
-
-    def add(row: dict[str, Any]) -> dict[str, Any]:
-        content = io.BytesIO()
-        with contextlib.suppress(BrokenImageError):
-            pixels = read_image(Path(row["path"]), THUMBNAIL, decoding)
-            Image.fromarray(pixels).save(content, "JPEG", quality=_JPEG_QUALITY)
-        return {**row, "thumbnail": base64.b64encode(content.getvalue()).decode()}
-
-    return cast(Iterator[dict[str, Any]], _map_ahead(add, rows, 100))
+    """Rows of predictions, each with the `thumbnail` of its picture."""
+    added = _map_ahead(lambda row: {**row, "thumbnail": thumbnail(row["path"], decoding)}, rows, 100)
+    return cast(Iterator[dict[str, Any]], added)
 
 
 def find_classes(
     places: Sequence[Path], class_names: Sequence[str] | None, model: ImageModel
-) -> tuple[list[str], dict[Path, str]]:
-    """Names of the classes, and the class of each folder whose pictures are labelled by it.
+) -> tuple[list[str], LabelOf]:
+    """Names of the classes, with spaces for underscores, and a function from a path to the class of its folder.
 
     Args:
         places: where pictures are. Sub-folders or a class list of folders name the classes.
         class_names: the names, if they are known; sub-folders of the same names then only label pictures.
         model: if nothing else names classes, a network that was trained on ImageNet has ImageNet's.
     """
-    roots = [place.expanduser() for place in places if place.expanduser().is_dir()]
-    if class_names is not None:
-        return list(class_names), {folder: folder.name for root in roots for folder in class_folders(root)}
-    names: dict[str, None] = {}
     folders: dict[Path, str] = {}
-    for root in roots:
-        found, found_names = named_classes(root)
-        folders |= dict(zip(found, found_names, strict=False))
-        names |= dict.fromkeys(found_names)
+    found: list[str] = []
+    for root in (Path(os.path.expanduser(place)) for place in places):  # unlike Path's, it takes a user that is not
+        if not root.is_dir():
+            continue
+        if class_names is None:
+            class_folders_here, names_here = named_classes(root)
+            folders |= dict(zip(class_folders_here, names_here, strict=False))
+            found += names_here
+        else:
+            folders |= {folder: folder.name for folder in class_folders(root)}
+    names = list(dict.fromkeys(map(_spaced, found))) if class_names is None else list(map(_spaced, class_names))
     imagenet = list(published_classes("imagenet").values())
-    if len(names) < 2 and isinstance(model, LinearHeadModel) and model.head.out_features == len(imagenet):
-        return imagenet, {}
-    if len(names) < 2:
+    if class_names is None and len(names) < 2:
+        if isinstance(model, LinearHeadModel) and model.head.out_features == len(imagenet):
+            return imagenet, lambda _path: None
         where = ", ".join(map(str, places[:3])) or "a list of paths"
         raise InvalidInputError(
             f"Cannot infer the class names; pass --classes cat,dog,bird, or --classes-file FILE with one name per "
             f"line. They can be inferred from sub-folders or a {CLASS_LIST}, and {where} has neither."
         )
-    return list(names), folders
+    labels = {folder.absolute(): _spaced(name) for folder, name in folders.items() if _spaced(name) in set(names)}
+    return names, lambda path: next((labels[above] for above in Path(path).absolute().parents if above in labels), None)
 
 
-def labels_by_folder(folders: Mapping[Path, str], class_names: Sequence[str]) -> Callable[[str], str | None]:
-    """A function from the path of a picture to the class that its folder labels it with, or None."""
-    cleaned = {folder.absolute(): name.replace("_", " ").strip() for folder, name in folders.items()}
-    known = {folder: name for folder, name in cleaned.items() if name in set(class_names)}
-
-    def label_of(path: str) -> str | None:
-        return next((known[parent] for parent in Path(path).absolute().parents if parent in known), None)
-
-    return label_of
+def _spaced(name: str) -> str:
+    """A class name as classifiers have it."""
+    return name.replace("_", " ").strip()
 
 
 def watch_folder(

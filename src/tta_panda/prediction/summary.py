@@ -14,6 +14,22 @@ if TYPE_CHECKING:
     from tta_panda.prediction.predict import Prediction
 
 MAX_REASONS = 20
+MIN_STRENGTH = 0.005
+"""A smaller beta or gamma is shown as 0.00."""
+
+
+Spread = list[float]
+"""How many numbers there were, their sum, and the least and greatest of them; empty if there were none."""
+
+
+def _merged(one: Spread, other: Spread) -> Spread:
+    if not (one and other):
+        return one or other
+    return [one[0] + other[0], one[1] + other[1], min(one[2], other[2]), max(one[3], other[3])]
+
+
+def _facts_of(spread: Spread) -> dict[str, float] | None:
+    return {"mean": spread[1] / spread[0], "min": spread[2], "max": spread[3]} if spread else None
 
 
 @dataclass(eq=False)
@@ -44,6 +60,12 @@ class Summary:
     """Seconds in which the method and its encoder worked; in the others they waited for pictures."""
     reasons: dict[str, str] = field(default_factory=dict)
     """Why pictures were skipped, by path, for the first of them."""
+    beta: Spread = field(default_factory=list)  # over the batches, as is gamma
+    gamma: Spread = field(default_factory=list)
+    streams: int = 0
+    """Streams that have ended: several workers predict several."""
+    explanation: str = ""
+    """What the method says of the bias of the last stream."""
 
     @classmethod
     def empty(cls, class_names: Sequence[str]) -> Self:
@@ -88,8 +110,10 @@ class Summary:
     def add(self, other: Summary) -> None:
         """Add what another summary has counted of further pictures."""
         for name, value in vars(other).items():
-            if name not in ("class_names", "reasons"):
+            if isinstance(value, Tensor | int | float):
                 setattr(self, name, getattr(self, name) + value)
+        self.explanation = other.explanation or self.explanation
+        self.beta, self.gamma = _merged(self.beta, other.beta), _merged(self.gamma, other.gamma)
         self.reasons = dict(list({**self.reasons, **other.reasons}.items())[:MAX_REASONS])
 
     @property
@@ -100,6 +124,47 @@ class Summary:
         """L1 distance between the mean prediction and the label frequencies."""
         return float((probabilities - self.labels).abs().sum()) / self.labelled
 
+    def explain(self, method: str) -> list[str]:
+        """The bias that was found, what was subtracted, and how many predictions that changed or why none, as lines."""
+        read = self.pictures - self.skipped
+        lines = []
+        if self.explanation:
+            of = f"The last of {self.streams:,} shards, each a stream of its own: " if self.streams > 1 else ""
+            lines.append(of + self.explanation)
+        spreads = [
+            f"{symbol} {least:.2f} to {greatest:.2f}, mean {total / batches:.2f}"
+            for symbol, spread in (("β", self.beta), ("γ", self.gamma))
+            for batches, total, least, greatest in ([spread] if spread else [])
+            if batches > 1
+        ]
+        if spreads:
+            lines.append(f"Over all batches: {'; '.join(spreads)}.")
+        if read:
+            images = f"{read:,} prediction{'s' if read > 1 else ''}"
+            reason = "" if self.changed else f": {self._why_unchanged(method)}"
+            lines.append(f"{method} changed {self.changed:,} of {images} ({self.changed / read:.1%}){reason}.")
+        if self.labelled:
+            facts = self.facts()
+            low, high = facts["gain_interval"]
+            gain = f"{100 * facts['gain']:+.1f} points, paired 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+            lines.append(
+                f"{self.labelled:,} labelled images: accuracy {facts['plain_accuracy']:.1%} -> {facts['accuracy']:.1%} "
+                f"({gain}), prediction bias {facts['plain_bias']:.3f} -> {facts['bias']:.3f}; {self.corrected:,} "
+                f"fixed, {self.worsened:,} broken."
+            )
+        return lines
+
+    def _why_unchanged(self, method: str) -> str:
+        """Why no prediction differs from the plain one."""
+        subtracted = self.gamma or self.beta
+        if method == "clip":
+            return "clip is the unadapted model"
+        if "+" not in method:
+            return "adaptation was too weak to move any image to another class"
+        if subtracted and subtracted[3] < MIN_STRENGTH:
+            return "nothing was subtracted"
+        return "what was subtracted is smaller than the lead of the predicted class in every image"
+
     def facts(self) -> dict[str, Any]:
         """What `--json` prints."""
         read, seconds = self.pictures - self.skipped, max(self.seconds, 1e-9)
@@ -109,6 +174,9 @@ class Summary:
             "skipped": self.skipped,
             "reasons": self.reasons,
             "changed": self.changed,
+            "explanation": self.explanation,
+            "beta": _facts_of(self.beta),
+            "gamma": _facts_of(self.gamma),
             "seconds": round(self.seconds, 3),
             "pictures_per_second": round(read / seconds, 2),
             "busy": round(self.busy / seconds, 4),

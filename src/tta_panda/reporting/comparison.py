@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -116,7 +117,7 @@ class Comparison(Results[MethodConfig]):
     def section(self, name: str) -> Section:
         """Its tables, figures and notes for a page."""
         figures = [figure for pair in self.pairs for figure in _figures(self, *pair)]
-        return Section(self.tables(), figures, verdicts(self), name, self.title, self.all_runs())
+        return Section(self.tables(), figures, [*verdicts(self), *findings(self)], name, self.title, self.all_runs())
 
 
 def read_comparisons(store: RunStore) -> tuple[list[RunRecord], list[Comparison]]:
@@ -301,6 +302,44 @@ def verdicts(comparison: Comparison) -> list[str]:
             counts = f"lower on {lower} and higher on {higher} of {len(corruptions)}"
             sentences.append(f"{names}: {', '.join([*changes, counts])}")
     return sentences
+
+
+MAX_EXPLAINED = 3
+"""On more corruptions, only those are explained where nothing was subtracted."""
+
+
+def findings(comparison: Comparison) -> list[str]:
+    """What each debiased method found, in its own words: the bias, and what was subtracted or why nothing was."""
+    names = [CLEAN] * comparison.has_clean + comparison.corruptions
+    sentences = []
+    for method in (each for each in comparison.methods if each.parsed.debias):
+        label = comparison.label(method)
+        records = {name: found[0] for name in names if (found := comparison.records(method, name))}  # the first seed's
+        if len(records) > MAX_EXPLAINED:
+            betas = {name: record.mean_beta for name, record in records.items()}
+            gammas = {name: record.mean_gamma for name, record in records.items()}
+            sentences += [f"{label}: {text}" for text in (_range("β", betas), _range("γ", gammas)) if text]
+            records = {name: record for name, record in records.items() if _subtracts_nothing(record)}
+        texts: dict[str, list[str]] = {}
+        for name, record in records.items():
+            texts.setdefault(record.explanation, []).append(name)
+        sentences += [f"{label} on {', '.join(where)}: {text}" for text, where in texts.items() if text]
+    return sentences
+
+
+def _range(symbol: str, by_corruption: Mapping[str, float | None]) -> str:
+    """Mean, smallest and largest strength, and where these two are."""
+    ordered = sorted((strength, name) for name, strength in by_corruption.items() if strength is not None)
+    if not ordered:
+        return ""
+    (low, first), (high, last) = ordered[0], ordered[-1]
+    mean = statistics.fmean(strength for strength, _ in ordered)
+    return f"mean {symbol} {mean:.2f}, from {low:.2f} ({first}) to {high:.2f} ({last})"
+
+
+def _subtracts_nothing(record: RunRecord) -> bool:
+    strength = record.mean_beta if record.mean_gamma is None else record.mean_gamma
+    return strength is not None and round(strength, 2) == 0
 
 
 def _lower_bias(comparison: Comparison, method: MethodConfig, other: MethodConfig) -> int:

@@ -6,15 +6,15 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeVar
-
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as MatplotlibFigure
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from tta_panda.escapes import printable
 from tta_panda.reporting.cells import Cell, Results
 from tta_panda.reporting.tables import Row, Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
 
 S = TypeVar("S")
 LineKind = Literal["line", "curve", "level", "points"]
@@ -135,15 +135,10 @@ _STYLE: Any = {
 }
 
 
-class Drawing(MatplotlibFigure):
-    """A drawing of matplotlib that a notebook shows without pyplot."""
-
-    def _repr_png_(self) -> bytes:
-        return to_bytes(self, "png")
-
-
 def draw(figure: Figure) -> list[Drawing]:
     """Draw a figure: one or several narrow drawings, which a page sets side by side or below each other."""
+    import matplotlib
+
     with matplotlib.rc_context(_STYLE):
         if isinstance(figure, LineFigure):
             return [_draw_panel(panel) for panel in figure.panels]
@@ -151,6 +146,8 @@ def draw(figure: Figure) -> list[Drawing]:
 
 
 def _drawing(height: float) -> Drawing:
+    from matplotlib.figure import Figure as Drawing
+
     return Drawing(figsize=(_WIDTH, height), layout="constrained")
 
 
@@ -284,6 +281,8 @@ def to_svg(drawing: Drawing) -> str:
 
 def to_bytes(drawing: Drawing, suffix: str, *, transparent: bool = False) -> bytes:
     """The drawing as a file of one of the `FORMATS`; the same drawing gives the same bytes."""
+    import matplotlib
+
     buffer = io.BytesIO()
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix)
     with matplotlib.rc_context(_STYLE):

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
@@ -15,8 +15,11 @@ from tta_panda.escapes import printable
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.files import save_file, saving
-from tta_panda.reporting.figures import Drawing, Figure, draw, to_svg
+from tta_panda.reporting.figures import Figure, draw, to_svg
 from tta_panda.reporting.tables import Table, spread_notes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,9 @@ _PREDICTION_FIELDS = (
 )  # fmt: skip
 
 
-def write_contact_sheet(path: Path, rows: Iterable[Mapping[str, Any]], method: str, model: str) -> Path:
+def write_contact_sheet(
+    path: Path, rows: Iterable[Mapping[str, Any]], method: str, model: str, notes: Sequence[str] = ()
+) -> Path:
     """Write a page of thumbnails and their predictions, from any number of rows with little memory.
 
     Args:
@@ -125,10 +130,12 @@ def write_contact_sheet(path: Path, rows: Iterable[Mapping[str, Any]], method: s
         rows: predictions, each with its `thumbnail` as JPEG in base64, which is empty where there is none.
         method: what predicted.
         model: what it adapted.
+        notes: what the run found, if it is known.
     """
     # Lists, because names of fields would take half of the page.
     entries = ([row[name] for name in _PREDICTION_FIELDS] for row in rows)
-    page = templates().get_template("contact_sheet.html.j2").stream(method=method, model=model, entries=entries)
+    template = templates().get_template("contact_sheet.html.j2")
+    page = template.stream(method=method, model=model, notes=notes, entries=entries)
     page.enable_buffering(64)
     with saving(path) as part:
         page.dump(str(part), encoding="utf-8", errors="backslashreplace")

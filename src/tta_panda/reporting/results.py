@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from tta_panda.errors import InvalidInputError, NumericalError
-from tta_panda.evaluation.loop import Batches, run_stream, shared_passes
+from tta_panda.evaluation.loop import run_stream, shared_passes
 from tta_panda.evaluation.record import EvaluationResult
 from tta_panda.files import to_dataframe
 from tta_panda.methods import create_method
@@ -15,12 +16,13 @@ from tta_panda.methods.base import Method
 from tta_panda.models.base import Classifier
 from tta_panda.reporting.cells import ACCURACY, BIAS, CALIBRATION, DIVERGED, LIKELIHOOD, Cell, Metric
 from tta_panda.reporting.exports import to_markdown
-from tta_panda.reporting.figures import DotFigure, Drawing, draw
+from tta_panda.reporting.figures import DotFigure, draw, to_bytes
 from tta_panda.reporting.page import templates
 from tta_panda.reporting.tables import Column, Row, Table
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,10 @@ class MethodComparison(Mapping[str, EvaluationResult | None]):
         found = {name: result for name, result in self.results.items() if result}
         return to_dataframe({"method": name, **row} for name, result in found.items() for row in result.rows())
 
-    def plot(self) -> Drawing:
+    def plot(self) -> Figure:
         """The accuracies of the methods, as a figure of matplotlib."""
         [drawing] = draw(DotFigure(self.table.title, ACCURACY.title, self.table.cut(slice(1))))
+        drawing._repr_png_ = partial(to_bytes, drawing, "png")  # type: ignore[attr-defined]  # shown without pyplot
         return drawing
 
     def __repr__(self) -> str:
@@ -79,8 +82,9 @@ class MethodComparison(Mapping[str, EvaluationResult | None]):
 
 def compare(
     methods: Sequence[Method | str] | Mapping[str, Method | str],
-    batches: Batches,
+    data: Any,
     *,
+    batch_size: int = 100,
     classifier: Classifier | None = None,
     seed: int = 0,
 ) -> MethodComparison:
@@ -90,17 +94,18 @@ def compare(
 
     Args:
         methods: names, as in `["clip", "clip+panda"]`, or methods; a mapping gives them names of their own.
-        batches: as for `evaluate`, but it must be possible to iterate over them several times.
+        data, batch_size: as for `evaluate`, but it must be possible to iterate over the data several times.
         classifier: what methods that are given by name adapt.
         seed: random seed of methods that are given by name.
     """
-    if isinstance(batches, Iterator):
-        raise InvalidInputError("The batches can be read only once, but methods read them in turns: use list(batches).")
+    if isinstance(data, Iterator):
+        raise InvalidInputError("The data can be read only once, but methods read them in turns: use list(data).")
     named = _named(methods, classifier, seed)
     members = list(named.values())
     results: dict[str, EvaluationResult | None] = {}
     for group in shared_passes(members):
-        for index, evaluation in zip(group, run_stream([members[i] for i in group], batches), strict=True):
+        evaluations = run_stream([members[i] for i in group], data, batch_size=batch_size)
+        for index, evaluation in zip(group, evaluations, strict=True):
             if evaluation.error and not isinstance(evaluation.error, NumericalError):
                 raise evaluation.error
             results[list(named)[index]] = None if evaluation.error else evaluation.result()

@@ -1,9 +1,8 @@
 """The fifteen corruptions of ImageNet-C and CIFAR-C, and the four extra ones, at five severities.
 
-    from tta_panda.data.corruptions import corrupt, corrupt_batch
+    import tta_panda
 
-    noisy = corrupt(image, "gaussian_noise", severity=3, rng=np.random.default_rng(0))   # H W 3, uint8
-    foggy = corrupt_batch(images, "fog", seed=0)                                         # B H W 3, uint8
+    foggy = tta_panda.corrupt(images, "fog", severity=5, seed=0)   # arrays, tensors, Pillow images or a list of them
 
 Small images (up to 64 px on the shorter side) get the published CIFAR-C strengths, larger ones those of ImageNet-C;
 `parameters="cifar"` or `"imagenet"` overrides this. Frost is generated; to use photographs of frost instead, pass
@@ -12,8 +11,9 @@ Small images (up to 64 px on the shorter side) get the published CIFAR-C strengt
 
 from __future__ import annotations
 
+import fnmatch
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,12 +37,72 @@ ALL_GROUPS = {**GROUPS, "extra": EXTRA_CORRUPTIONS}
 ALL_CORRUPTIONS: tuple[str, ...] = CORRUPTIONS + EXTRA_CORRUPTIONS
 
 Images = NDArray[np.uint8]
+Kind = TypeVar("Kind")
 
 _LARGEST_SMALL_SIDE = 64
 _SMALLEST_SIDE = 8  # below this, three points of the elastic map coincide and a quarter-size image has no pixels
 
 
+def list_corruptions(pattern: str = "*") -> list[str]:
+    """Names of corruptions that match a shell wildcard: the fifteen of the benchmarks, then the four extra ones."""
+    return fnmatch.filter(ALL_CORRUPTIONS, pattern)
+
+
 def corrupt(
+    images: Kind,
+    name: str,
+    severity: int = 5,
+    *,
+    seed: int = 0,
+    parameters: str | None = None,
+    frost_textures: FrostTextures | None = None,
+) -> Kind:
+    """Corrupt images; returns what it was given: an array for an array, a tensor for a tensor, and so on.
+
+    Args:
+        images: an array (H, W, 3) or (B, H, W, 3) of uint8; a tensor (3, H, W) or (B, 3, H, W), uint8 or floats in
+            [0, 1]; a Pillow image, of which the result is RGB; or a list of these. The input is not changed.
+        name: one of `list_corruptions()`.
+        severity: 1 to 5.
+        seed: random seed. The result for the image at a position depends on seed and position only.
+        parameters: strengths of `"cifar"` or `"imagenet"`; by default according to the size of the images.
+        frost_textures: photographs of frost, from `load_frost_textures`; generated ones by default.
+    """
+    how: dict[str, Any] = {"seed": seed, "parameters": parameters, "frost_textures": frost_textures}
+    if isinstance(images, list | tuple):
+        several = (_corrupt(each, name, severity, how | {"first_index": i}) for i, each in enumerate(images))
+        return cast(Kind, type(images)(several))
+    return cast(Kind, _corrupt(images, name, severity, how))
+
+
+def _corrupt(images: Any, name: str, severity: int, how: dict[str, Any]) -> Any:
+    """Images of one kind, by way of an array (B, H, W, 3)."""
+    from PIL import Image
+
+    if isinstance(images, np.ndarray):
+        one = images.ndim == 3
+        made = corrupt_batch(images[None] if one else images, name, severity, **how)
+        return made[0] if one else made
+    if isinstance(images, Image.Image):
+        return Image.fromarray(_corrupt(np.asarray(images.convert("RGB")), name, severity, how))
+    import torch
+
+    if not isinstance(images, torch.Tensor):
+        raise InvalidInputError(
+            f"Expected an array, a tensor, a Pillow image or a list of them; got {type(images).__name__}."
+        )
+    if images.ndim not in (3, 4) or images.shape[-3] != 3:
+        raise InvalidInputError(f"Expected a tensor (3, H, W) or (B, 3, H, W); got the shape {tuple(images.shape)}.")
+    pixels = images.detach().cpu()
+    if images.is_floating_point():
+        if pixels.numel() and not (pixels.min() >= 0 and pixels.max() <= 1):  # also for NaN
+            raise InvalidInputError("Float images must be in [0, 1]; pass images before normalisation.")
+        pixels = (255 * pixels.float()).round().to(torch.uint8)
+    corrupted = torch.from_numpy(_corrupt(pixels.movedim(-3, -1).numpy(), name, severity, how)).movedim(-1, -3)
+    return (corrupted.to(images.dtype) / 255 if images.is_floating_point() else corrupted).to(images.device)
+
+
+def corrupt_image(
     image: Images,
     name: str,
     severity: int = 5,
@@ -133,7 +193,7 @@ def _check_images(images: Images, shape: str) -> None:
             "(255 * images).round().astype(np.uint8)."
         )
     if images.ndim != len(shape.split()) or images.shape[-1] != 3:
-        other = "corrupt_batch" if images.ndim == 4 else "corrupt"
+        other = "corrupt_batch" if images.ndim == 4 else "corrupt_image"
         hint = f" For that shape, call {other}()." if images.shape[-1:] == (3,) and images.ndim in (3, 4) else ""
         raise InvalidInputError(f"Expected an array of shape {shape}, channels last; got {images.shape}.{hint}")
     if min(images.shape[-3:-1]) < _SMALLEST_SIDE:
