@@ -126,6 +126,6 @@ def test_the_site_can_be_searched_from_a_folder(site, visited):
 @pytest.mark.parametrize("width", [400, 800, 1300, 1450])
 def test_pages_fit(site, visited, width):
     visited.set_viewport_size({"width": width, "height": 900})
-    for name in ("index", "get-started", "which-method", "methods", "methods/sar", "api", "results", "quickstart", "faq"):
+    for name in ("index", "get-started", "which-method", "methods/sar", "api", "results", "quickstart", "faq"):
         visited.goto((site / f"{name}.html").as_uri())
         assert visited.evaluate("document.documentElement.scrollWidth") <= width, name
