@@ -360,12 +360,12 @@ def test_mistakes_get_a_sentence_and_no_traceback(tta_panda, arguments, message)
 
 
 def test_weights_that_cannot_be_fetched_name_the_file_to_bring(tta_panda, monkeypatch):
-    import open_clip
+    import huggingface_hub
 
     def unreachable(*_: object, **__: object) -> None:
         raise RuntimeError("the hub cannot be reached")
 
-    monkeypatch.setattr(open_clip, "download_pretrained", unreachable)
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", unreachable)
     outcome = tta_panda("bench", "--method", "clip", "--model", "ViT-B-32-quickgelu:openai", "--limit", "5")
     assert outcome.code == 1
     assert "the hub cannot be reached" in outcome.stderr
@@ -433,12 +433,12 @@ def test_ls_models_has_sizes_and_what_is_here(succeeded):
 
 
 def test_what_was_corrected_is_a_note(tta_panda, monkeypatch):
-    import open_clip
+    import huggingface_hub
 
     def unreachable(*_: object, **__: object) -> None:
         raise RuntimeError("the hub cannot be reached")
 
-    monkeypatch.setattr(open_clip, "download_pretrained", unreachable)
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", unreachable)
     outcome = tta_panda("bench", "--method", "clip", "--model", "ViT-B-32:openai", "--limit", "5")
     assert "note: The weights 'openai' of ViT-B-32 run with QuickGELU, as they were trained." in outcome.stderr
 

@@ -187,7 +187,7 @@ def test_a_result_is_a_table_and_a_data_frame(few, tmp_path, mini, monkeypatch):
     frame = pytest.importorskip("pandas") and found.to_dataframe()
     assert list(frame["predicted"])[: len(few)] == [each.predicted for each in found[: len(few)]]
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(tta_panda.MissingExtraError, match="pip install pandas"):
+    with pytest.raises(tta_panda.MissingExtraError, match=r'pip install "tta-panda\[pandas\]"'):
         found.to_dataframe()
 
 

@@ -192,7 +192,7 @@ def test_what_cannot_be_compared_is_said(mini_classifier, tiny_classifier, image
         ([clip, tta_panda.CLIP(mini_classifier)], batches, "called 'clip'"),
         ({"a": clip, "b": clip}, batches, "same object"),
         ([clip, tta_panda.Tent(tiny_classifier)], batches, "the same one"),
-        ([clip], iter(batches), r"use list\(batches\)"),
+        ([clip], iter(batches), r"use list\(data\)"),
     ):
         with pytest.raises(InvalidInputError, match=reason):
             tta_panda.compare(methods, stream)

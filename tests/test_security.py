@@ -19,7 +19,8 @@ FORBIDDEN = {
     "eval", "exec", "compile", "__import__",
     "os.system", "os.popen", "os.exec*", "os.spawn*", "os.posix_spawn*", "pty.*", "subprocess.*", "commands.*",
     "pickle.load", "pickle.loads", "pickle.Unpickler", "dill.*", "cloudpickle.*", "joblib.*", "marshal.*", "shelve.*",
-    "numpy.load", "yaml.*", "torch.hub.*", "torch.jit.load", "runpy.*", "code.*", "tempfile.mktemp",
+    "numpy.load", "yaml.load*", "yaml.unsafe_load*", "yaml.full_load*", "yaml.Loader", "yaml.*Loader",
+    "torch.hub.*", "torch.jit.load", "runpy.*", "code.*", "tempfile.mktemp",
     "xml.*", "urllib.request.*", "zipfile.ZipFile.extract*", "shutil.unpack_archive",
 }  # fmt: skip
 """What runs a text or a file, or reads one that can ask for it."""
@@ -91,7 +92,7 @@ def risks(code: str) -> list[str]:
         "import pickle as p\np.loads(b'')",
         "from pickle import load",
         "import numpy as np\nnp.load('a')",
-        "import yaml",
+        "import yaml\nyaml.load(text, yaml.Loader)",
         "import torch\ntorch.load('a')",
         "import torch\ntorch.load('a', weights_only=False)",
         "from torch import load\nload('a')",

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import platform
 import re
-import runpy
 import shutil
 import sys
 from importlib import metadata
@@ -96,7 +95,8 @@ def _devices() -> dict[str, str]:
 def _why_no_cuda() -> str:
     """Why torch cannot have a GPU by NVIDIA or AMD; empty where it may have one."""
     spec = importlib.util.find_spec("torch")
-    built = runpy.run_path(str(Path(spec.origin).with_name("version.py"))) if spec and spec.origin else {}
+    version = Path(spec.origin).with_name("version.py").read_text("utf-8") if spec and spec.origin else ""
+    built = dict(re.findall(r"^(cuda|hip)\b.*= '([^']*)'$", version, re.MULTILINE))
     if built.get("hip"):
         return ""
     if not built.get("cuda"):
