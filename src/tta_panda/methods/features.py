@@ -30,7 +30,7 @@ Encode = Callable[[], Tensor]
 VIEWS_PER_PASS = 128
 """Views are made and encoded this many at a time: all views of a batch would take gigabytes."""
 
-IMAGES_PER_PASS = 55
+IMAGES_PER_PASS = 28
 """Images are encoded at most this many at a time on a CPU, where larger tensors take longer for each image."""
 
 
