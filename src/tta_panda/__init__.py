@@ -8,7 +8,7 @@
     logits = method.adapt(images)      # (B, 3, H, W) -> (B, K): predicts, and adapts
     method.reset()
 
-`__init__.pyi` lists what is public. It is imported on first use, so that `import tta_panda` costs next to nothing.
+`__init__.pyi` lists the public names. They are imported on first use, so that `import tta_panda` is cheap.
 """
 
 import lazy_loader

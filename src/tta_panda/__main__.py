@@ -1,4 +1,4 @@
-"""`python -m tta_panda` is the command `tta-panda`."""
+"""Run the command line: `python -m tta_panda` is the same as `tta-panda`."""
 
 from tta_panda.cli import main
 

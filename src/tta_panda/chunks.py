@@ -1,4 +1,4 @@
-"""Work over many rows in pieces."""
+"""Run a function over many rows in chunks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.utils.checkpoint import checkpoint
 
 
 def in_chunks(work: Callable[[slice], Tensor], count: int, size: int) -> Tensor:
-    """`work(slice(0, count))`, made of pieces of at most `size` rows.
+    """Return `work(slice(0, count))`, computed in chunks of at most `size` rows.
 
-    A backward pass computes the pieces again, one at a time: it needs the memory of one piece, and the gradients are
-    the same.
+    The backward pass recomputes the chunks one at a time (gradient checkpointing): it needs the memory of one chunk,
+    and the gradients are the same.
     """
-    pieces = [slice(start, min(start + size, count)) for start in range(0, count, size)]
-    if len(pieces) == 1:
-        return work(pieces[0])
+    chunks = [slice(start, min(start + size, count)) for start in range(0, count, size)]
+    if len(chunks) == 1:
+        return work(chunks[0])
     if torch.is_grad_enabled():
-        return torch.cat([checkpoint(work, piece, use_reentrant=False) for piece in pieces])
-    return torch.cat([work(piece) for piece in pieces])
+        return torch.cat([checkpoint(work, chunk, use_reentrant=False) for chunk in chunks])
+    return torch.cat([work(chunk) for chunk in chunks])

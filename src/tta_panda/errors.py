@@ -1,19 +1,19 @@
-"""Every error that tta-panda raises on purpose.
+"""All exceptions that tta-panda raises.
 
     TtaPandaError
     ├── InvalidInputError   an argument or an image is invalid                              (also a ValueError)
     │   └── UnsupportedModelError   a method needs something that the model does not have
-    ├── UnknownNameError    no method, model, data set, ... of that name is registered       (also a LookupError)
-    ├── ModelLoadError      weights or a configuration cannot be found or do not fit
+    ├── UnknownNameError    no method, model, data set, ... is registered under that name    (also a LookupError)
+    ├── ModelLoadError      weights or a configuration cannot be found or do not match
     ├── MissingExtraError   an optional package is not installed                             (also an ImportError)
     ├── DataError           a data set is missing or its files are invalid
     │   └── BrokenImageError        an image cannot be decoded
     ├── StoreError          results or states cannot be written or read back
     ├── WorkerError         worker processes or a cluster cannot be started or reached, or a task failed there
-    └── NumericalError      a computation gave NaN or infinity                               (also an ArithmeticError)
+    └── NumericalError      a computation returned NaN or infinity                           (also an ArithmeticError)
 
-A message says what was given, what is expected, and what to do. The command line prints it without a traceback, and a
-`TtaPandaWarning` as a note.
+A message names what was given, what is expected, and what to do. The command line prints it without a traceback, and
+prints a `TtaPandaWarning` as a note.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class InvalidInputError(TtaPandaError, ValueError):
 
 
 class UnsupportedModelError(InvalidInputError):
-    """A method needs something that this model does not have; other methods may run with it."""
+    """A method needs something that this model does not have; other methods may work with the model."""
 
 
 class UnknownNameError(TtaPandaError, LookupError):
@@ -45,25 +45,25 @@ class UnknownNameError(TtaPandaError, LookupError):
         super().__init__(f"Unknown {kind} {name!r}. {hint}")
 
     def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, list[str]]]:
-        # Worker processes pickle their errors; by default exceptions are rebuilt from their message.
+        # Worker processes pickle their errors; by default, exceptions are rebuilt from the message alone.
         return type(self), self._arguments
 
 
 class ModelLoadError(TtaPandaError):
-    """Weights or a configuration cannot be found, or do not fit together."""
+    """Weights or a configuration cannot be found, or do not match."""
 
 
 class MissingExtraError(TtaPandaError, ImportError):
-    """An optional package is not installed; the message has the command that installs it."""
+    """An optional package is not installed; the message includes the command that installs it."""
 
 
 def missing_extra(what: str, extra: str) -> MissingExtraError:
-    """The error for a missing optional package, as in `missing_extra("Parquet needs", "parquet")`."""
+    """Return the error for a missing optional package, as in `missing_extra("Parquet needs", "parquet")`."""
     return MissingExtraError(f'{what} a missing package. Run: pip install "tta-panda[{extra}]"')
 
 
 class TtaPandaWarning(UserWarning):
-    """A remark for the user, which the command line prints as a note."""
+    """A warning for the user, which the command line prints as a note."""
 
 
 class DataError(TtaPandaError):
@@ -71,7 +71,7 @@ class DataError(TtaPandaError):
 
 
 class BrokenImageError(DataError):
-    """An image cannot be decoded; `reason` says why."""
+    """An image cannot be decoded, for the given `reason`."""
 
     def __init__(self, image: str, reason: str):
         self.image, self.reason = image, reason
@@ -88,7 +88,11 @@ class StoreError(TtaPandaError):
 
 
 class WorkerError(TtaPandaError):
-    """Worker processes or a cluster cannot be started or reached, or a task failed there; `traceback` is its own."""
+    """Worker processes or a cluster cannot be started or reached, or a task failed there.
+
+    Attributes:
+        traceback: the traceback of the failed task, if there is one.
+    """
 
     def __init__(self, message: str, traceback: str = ""):
         super().__init__(message)
@@ -96,4 +100,4 @@ class WorkerError(TtaPandaError):
 
 
 class NumericalError(TtaPandaError, ArithmeticError):
-    """A computation gave NaN or infinity."""
+    """A computation returned NaN or infinity."""

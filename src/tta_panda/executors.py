@@ -1,7 +1,7 @@
-"""Run tasks in this process or in several processes of this machine; `ray_executor.py` runs them on a cluster.
+"""Run tasks in this process or in several local processes; `ray_executor.py` runs them on a cluster.
 
-A task whose worker process is lost (killed, out of memory) is run again. A task that raises is not: it would raise
-again.
+A task whose worker process is lost (killed, out of memory) is retried. A task that raises is not, because it would
+raise again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeVar
 from tta_panda.errors import InvalidInputError, StoreError, TtaPandaError, TtaPandaWarning, WorkerError
 
 TRIES = 3
-"""How often a task is run if its worker is lost."""
+"""How often a task is tried if its worker is lost."""
 
 LOST = f"Its worker process was lost {TRIES} times, perhaps because memory ran out. Use fewer --workers."
 
@@ -35,13 +35,13 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 Report = Callable[[float], None]
-"""Called by a task with the share of it that was just done."""
+"""Called by a task with the fraction of the task that was just completed."""
 
 
 class Executor:
-    """Runs a function on tasks, one after the other in this process; its subclasses use several processes.
+    """Runs a function on tasks, one after the other in this process; subclasses use several processes.
 
-    Results do not depend on which executor it is, nor on its number of workers.
+    Results do not depend on the executor or its number of workers.
     """
 
     in_this_process = True
@@ -54,12 +54,12 @@ class Executor:
     ) -> Generator[tuple[Task, Result | StoreError | WorkerError]]:
         """Run `function(task, report)` on all tasks; yield each task with its result or error as it finishes.
 
-        Errors that the user has to correct, such as an unknown name, are raised at once. Closing the generator ends
+        Errors that the user has to correct, such as an unknown name, are raised at once. Closing the generator stops
         the workers.
 
         Args:
             function: sent to each worker once, with everything that it refers to.
-            report: called with a task and the share of it that was just done.
+            report: called with a task and the fraction of the task that was just completed.
         """
         for task in tasks:
             yield task, _reportable(run_task(function, task, partial(report, task)))
@@ -83,7 +83,7 @@ def _run_numbered(function: Callable[[Task], Result], task: tuple[int, Task], _r
 
 
 def run_task(function: Callable[[Task, Report], Result], task: Task, report: Report) -> Result | TtaPandaError:
-    """The result of a task, or the error that it ended in."""
+    """Return the result of a task, or the error that it raised."""
     try:
         return function(task, report)
     except Exception as error:
@@ -91,7 +91,7 @@ def run_task(function: Callable[[Task, Report], Result], task: Task, report: Rep
 
 
 def as_worker_error(error: Exception) -> TtaPandaError:
-    """Our own errors as they are; any other as a `WorkerError` with its type, message, place and traceback."""
+    """Return this package's errors unchanged, and others as a `WorkerError` with type, message, line and traceback."""
     if isinstance(error, TtaPandaError):
         return error
     frames = traceback.extract_tb(error.__traceback__)
@@ -100,14 +100,14 @@ def as_worker_error(error: Exception) -> TtaPandaError:
 
 
 def _reportable(result: Result | TtaPandaError) -> Result | StoreError | WorkerError:
-    """Raise errors that the user has to correct. The disk of a single worker may be full, so that is not one."""
+    """Raise errors that the user has to correct; return others, such as a full disk of a single worker."""
     if isinstance(result, TtaPandaError) and not isinstance(result, StoreError | WorkerError):
         raise result
     return result
 
 
 def local_executor(workers: int | None) -> Executor:
-    """An executor of this machine: None is one process per core, and 1 is this process."""
+    """Make an executor on this machine. None starts one process per core, and 1 uses this process."""
     if workers is None:
         workers = available_cores()
     if workers < 1:
@@ -129,7 +129,7 @@ class ProcessExecutor(Executor):
         tasks: Iterable[Task],
         report: Callable[[Task, float], None] = lambda _task, _share: None,
     ) -> Generator[tuple[Task, Result | StoreError | WorkerError]]:
-        # However few tasks are left: the last bits of a result can depend on the number of threads.
+        # The same even if fewer tasks are left: the last bits of a result can depend on the number of threads.
         start = partial(_WorkerProcess, pickle.dumps(function), max(1, available_cores() // self.workers))
         return run_on_workers(tasks, report, self.workers, start, BrokenProcessPool)
 
@@ -138,13 +138,13 @@ class Worker(Protocol):
     """A process that runs one task at a time."""
 
     def ready(self) -> Future[Any]:
-        """Done as soon as the process has started."""
+        """Return a future that is done as soon as the process has started."""
 
     def run(self, task: Any) -> Future[Any]:
-        """The result of `run_task` in the process."""
+        """Return the future result of `run_task` in the process."""
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
 
 
 def run_on_workers(
@@ -154,12 +154,14 @@ def run_on_workers(
     start: Callable[[], Worker],
     lost: type[Exception],
 ) -> Generator[tuple[Task, Any]]:
-    """Yield each task with its result or error as it finishes; a lost worker is replaced, and its task run again.
+    """Yield each task with its result or error as it finishes; a lost worker is replaced and its task retried.
 
     Args:
-        workers: how many run at a time. Only those that have started get tasks: others may wait for resources.
+        tasks: the tasks.
+        report: called with a task and the fraction of the task that was just completed.
+        workers: number of workers. Only those that have started get tasks; others may be waiting for resources.
         start: starts a worker.
-        lost: raised by the futures of a worker that was lost.
+        lost: the exception that the futures of a lost worker raise.
     """
     waiting = deque((task, 1) for task in tasks)
     idle: list[Worker] = []
@@ -206,16 +208,16 @@ def run_on_workers(
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type."""
+    """Return the first line of an error's message, or its type if the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
-"""Terminals and schedulers send these to all processes of a command. The main process ends the others."""
+"""Signals that terminals and schedulers send to all processes of a command. The main process stops the workers."""
 
 
 class _WorkerProcess(ProcessPoolExecutor):
-    """A pool of one process, so that the loss of one worker breaks no other task."""
+    """A pool of one process, so that losing one worker does not break the tasks of others."""
 
     def __init__(self, function: bytes, threads: int):
         # "spawn", because a process with threads (torch, OpenCV) must not be forked.
@@ -263,8 +265,8 @@ def _run_in_worker(task: Any) -> Any:
 
 
 def load_function(function: bytes, threads: int) -> Callable[[Any, Report], Any]:
-    """What a worker process runs: the function with this many threads, or one that raises why it cannot be loaded."""
-    warnings.simplefilter("ignore", TtaPandaWarning)  # the main process has shown them
+    """Unpickle a function in a worker and limit its threads; one that cannot be loaded raises the error when called."""
+    warnings.simplefilter("ignore", TtaPandaWarning)  # the main process has shown these already
     try:
         loaded: Callable[[Any, Report], Any] = pickle.loads(function)
     except Exception as error:
@@ -282,7 +284,7 @@ def _raise(error: Exception, _task: object, _report: Report) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent is killed; it would otherwise wait for tasks forever."""
+    """Exit when the parent process is killed; this process would otherwise wait for tasks forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -290,20 +292,20 @@ def _end_with_parent() -> None:
 
 
 def available_cores() -> int:
-    """Number of cores this process may use: under SLURM, taskset or a container's quota, fewer than the machine has."""
+    """Return the number of cores this process may use, considering SLURM, taskset and the quota of a container."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(affinity, _cpu_quota(Path("/proc/self/cgroup")))))
 
 
 def _cpu_quota(own_group: Path, groups: Path = Path("/sys/fs/cgroup")) -> float:
-    """Number of cores that control groups (version 2) grant to this process; infinity without a limit."""
+    """Return the number of cores that control groups (version 2) grant this process; infinity without a limit."""
     try:
         name = next(line[3:] for line in own_group.read_text().splitlines() if line.startswith("0::"))
     except (OSError, StopIteration):
         return math.inf
     group = groups / name.strip("/")
     quotas = [math.inf]
-    for folder in (group, *group.parents):  # the smallest limit on the way up counts
+    for folder in (group, *group.parents):  # the smallest limit of the group and its parents applies
         if folder.is_relative_to(groups):
             with contextlib.suppress(OSError, ValueError):
                 granted, period = (folder / "cpu.max").read_text().split()

@@ -1,4 +1,4 @@
-"""Read regular files only, write files whole or not at all, lock folders, and turn rows into CSV or Parquet."""
+"""Read regular files, write files atomically, lock folders, and convert rows to CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from tta_panda.escapes import csv_text
 if TYPE_CHECKING:
     import pandas
 
-_LONG_STEM = 180  # bytes, of the 255 that a name may have
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_MAX_STEM = 180  # bytes, of the 255 that a file name may have
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _PART_NAME = re.compile(r"\.(?P<stem>.*)\.[0-9a-f]{16}\.part(?P<suffix>(\..*)?)", re.DOTALL)
 
 
 def expand(path: str | Path) -> Path:
-    """The path with `~` replaced by the home folder; as it is where there is no such user."""
+    """Replace `~` by the home folder; leave the path as it is if there is no such user."""
     return Path(os.path.expanduser(path))
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file to read bytes. Pipes and devices, which may have no end, are an `OSError`, and not waited for."""
+    """Open a file for reading bytes. Pipes and devices, which could block or never end, raise an `OSError`."""
     file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -46,17 +46,18 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_regular(path: Path) -> bytes:
-    """The content of a file; see `open_regular`."""
+    """Return the content of a file; see `open_regular`."""
     with open_regular(path) as file:
         return file.read()
 
 
 @contextlib.contextmanager
 def saving(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, which replaces `path` when the block ends, and is removed if the block fails.
+    """Yield a temporary path that replaces `path` when the block ends, and is removed if the block fails.
 
-    Its name is hidden and random, because other processes, perhaps on other machines, may write to the same folder. It
-    keeps the suffix, from which numpy and Pillow infer the format. Folders are made, and a failure is a `StoreError`.
+    The file is in the same folder. Its name is hidden and random, because other processes, perhaps on other machines,
+    may write to that folder. It keeps the suffix, from which numpy and Pillow infer the format. Missing folders are
+    created, and failures raise a `StoreError`.
     """
     part = path.with_name(f".{_part_stem(path)}.{secrets.token_hex(8)}.part{path.suffix}")
     with writing(path):
@@ -64,7 +65,7 @@ def saving(path: Path) -> Iterator[Path]:
         try:
             yield part
             with part.open("rb+") as file:
-                os.fsync(file.fileno())  # some systems would otherwise rename first and lose the content in a crash
+                os.fsync(file.fileno())  # otherwise a crash can leave a renamed but empty file on some systems
             os.replace(part, path)
         except BaseException:
             part.unlink(missing_ok=True)
@@ -72,33 +73,34 @@ def saving(path: Path) -> Iterator[Path]:
 
 
 def _part_stem(path: Path) -> str:
-    """The name without its suffix, or a digest of it where it leaves no room for more."""
+    """Return the name without its suffix, or a hash of it if the temporary name would be too long."""
     stem = os.fsencode(path.stem)
-    return path.stem if len(stem) <= _LONG_STEM else hashlib.sha256(stem).hexdigest()
+    return path.stem if len(stem) <= _MAX_STEM else hashlib.sha256(stem).hexdigest()
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a failure to write into a `StoreError`."""
+    """Turn an `OSError` into a `StoreError`."""
     try:
         yield
     except OSError as error:
         raise StoreError(
             f"Cannot write {path} ({error.strerror or error}). What was written before is kept: "
-            f"{'make room there, or ' if error.errno in _FULL else ''}choose another place, and run the command again."
+            f"{'free some space, or ' if error.errno in _DISK_FULL else ''}choose another place, and run the command "
+            "again."
         ) from error
 
 
 def save_file(path: Path, content: str | bytes) -> Path:
-    """Write text, encoded as UTF-8, or bytes: the whole file or nothing."""
+    """Write text, encoded as UTF-8, or bytes atomically."""
     with saving(path) as part:
-        # Names of files need not be valid text.
+        # Text may contain file names, which need not be valid UTF-8.
         part.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     return path
 
 
 def make_writable(folder: Path, purpose: str, advice: str) -> None:
-    """Make a folder, and find out now, rather than when there is something to lose, whether it can be written."""
+    """Create a folder and check that it is writable now, not only when there are results to lose."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -108,9 +110,12 @@ def make_writable(folder: Path, purpose: str, advice: str) -> None:
 
 
 def remove_parts(folder: Path, of: Path | None = None, *, nested: bool = False) -> None:
-    """Delete temporary files of killed processes, all or those of one file; no other process may be writing these.
+    """Delete temporary files that killed processes left in a folder. No other process may be writing them.
 
-    With `nested`, those in the folders below, too.
+    Args:
+        folder: the folder.
+        of: delete only the temporary files of this file.
+        nested: search subfolders, too.
     """
     for part in folder.glob(f"{'**/' if nested else ''}.*.part*"):
         name = _PART_NAME.fullmatch(part.name)
@@ -122,10 +127,14 @@ def remove_parts(folder: Path, of: Path | None = None, *, nested: bool = False) 
 def locked(
     target: Path, elsewhere: str = "another folder with -o PATH", lock_file: Path | None = None
 ) -> Iterator[None]:
-    """Keep other processes from writing to a folder, which is made, or to a file; it is a `DataError` if that fails.
+    """Lock a folder or a file against other processes that write to it, or raise a `DataError`.
 
-    The system releases the lock when a process dies. `elsewhere` is what users can choose instead of this target.
-    Without a `lock_file`, the lock is in the folder.
+    The operating system releases the lock when a process dies.
+
+    Args:
+        target: the folder or file; a folder is created.
+        elsewhere: what users can choose instead, for the message.
+        lock_file: by default, a file in the folder.
     """
     path = lock_file or target / ".tta-panda.lock"
     lock = FileLock(path, timeout=0)
@@ -146,7 +155,7 @@ Row = Mapping[str, Any]
 
 
 def flat(row: Row) -> dict[str, Any]:
-    """The row without nesting: `{"options": {"lr": 1}}` as `{"options.lr": 1}`, and lists as JSON."""
+    """Flatten a row: `{"options": {"lr": 1}}` becomes `{"options.lr": 1}`, and lists become JSON."""
     cells: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):
@@ -157,7 +166,7 @@ def flat(row: Row) -> dict[str, Any]:
 
 
 def to_dataframe(rows: Iterable[Row]) -> pandas.DataFrame:
-    """The rows without nesting as a pandas DataFrame."""
+    """Convert rows to a pandas DataFrame, flattened."""
     try:
         import pandas
     except ImportError as error:
@@ -166,34 +175,34 @@ def to_dataframe(rows: Iterable[Row]) -> pandas.DataFrame:
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
-    """Of all rows, which need not have the same."""
+    """Return the columns of all rows, which may differ."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def csv_line(cells: Iterable[Any]) -> str:
-    """One line of a CSV file, with the cells as they are; `csv_cell` makes them safe."""
+    """Format one line of a CSV file. Cells are not escaped against formulas; `csv_cell` does that."""
     line = io.StringIO()
-    # This end of lines, which is replaced below, makes the writer quote carriage returns.
+    # This line terminator, which is replaced below, makes the writer quote carriage returns.
     csv.writer(line, lineterminator="\r\n").writerow(list(cells))
     return line.getvalue().removesuffix("\r\n") + "\n"
 
 
 def csv_cell(cell: Any) -> Any:
-    """Text that no spreadsheet takes for a formula, lists as JSON, numbers as they are."""
+    """Convert a cell for CSV: lists become JSON, and text is escaped so that no spreadsheet reads it as a formula."""
     if isinstance(cell, list):
         return json.dumps(cell) if cell else ""
     return csv_text(cell) if isinstance(cell, str) else cell
 
 
 def csv_rows(rows: Sequence[Row]) -> str:
-    """Flat rows as the text of a CSV file."""
+    """Convert flat rows to the text of a CSV file."""
     columns = _columns(rows)
     lines: list[list[Any]] = [list(columns), *([row.get(name) for name in columns] for row in rows)]
     return "".join(csv_line(map(csv_cell, line)) for line in lines)
 
 
 def import_pyarrow() -> Any:
-    """pyarrow with its `parquet`; the extra that has it is named where it is absent."""
+    """Import pyarrow and `pyarrow.parquet`, or raise an error that names the extra to install."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -203,7 +212,7 @@ def import_pyarrow() -> Any:
 
 
 def parquet_rows(rows: Sequence[Row]) -> bytes:
-    """Flat rows as the content of a Parquet file."""
+    """Convert flat rows to the content of a Parquet file."""
     pyarrow = import_pyarrow()
     columns = {name: _of_one_type([row.get(name) for row in rows]) for name in _columns(rows)}
     sink = pyarrow.BufferOutputStream()
@@ -213,7 +222,7 @@ def parquet_rows(rows: Sequence[Row]) -> bytes:
 
 
 def _of_one_type(values: list[Any]) -> list[Any]:
-    """As they are, or as text where they differ in kind, as beta does, which is a number or "auto"."""
+    """Return values unchanged if they have one type, else as text: beta, say, is a number or "auto"."""
     kinds = {float if type(value) is int else type(value) for value in values if value is not None}
     if len(kinds) <= 1 and str not in kinds:
         return values

@@ -1,8 +1,8 @@
-"""Decode one picture, and frame it for a model. `models/prepare.py` makes tensors of pictures.
+"""Decode one picture, and resize and crop it for a model. `models/prepare.py` converts pictures to tensors.
 
-The content decides what a file is, not its suffix. Animations give their first frame, grey values of more than 8 bits
-are scaled to bytes, transparent pixels lie on white, and pictures are turned upright as their EXIF block says. Whatever
-is wrong with a file is a `BrokenImageError`.
+The format is detected from the content, not from the suffix. Only the first frame of an animation is read, grey values
+of more than 8 bits are scaled to 8 bits, transparent pixels are put on white, and pictures are rotated as their EXIF
+orientation requires. Any failure raises a `BrokenImageError`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tta_panda.files import open_regular
 
 Interpolation = Literal["bicubic", "bilinear"]
 
-# Pillow reads more formats, some by calling other programs.
+# Pillow reads more formats, but calls other programs for some of them.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
-_SPARE = 4  # a JPEG is decoded in reduced size if it still has this many times the wanted pixels a side
-_LONGEST = 50  # times the shorter side: only the centre is used, and resizing all of a longer picture takes gigabytes
+_MIN_OVERSAMPLING = 4  # a JPEG is decoded in reduced size if each side still has this many times the wanted pixels
+_MAX_ASPECT = 50  # longer pictures are cropped before resizing, which would take gigabytes; only the centre is used
 
 
 class Framing(NamedTuple):
-    """How an image of any size becomes the square input of a model.
+    """How images of any size are resized and cropped to the square input of a model.
 
-    CLIP resizes the shorter side to `size` and crops the centre. Other models resize to a little more before they crop
-    (`shorter`), or straight to the square, whatever the proportions (`squash`).
+    CLIP resizes the shorter side to `size` and crops the centre. Other models resize to a slightly larger size before
+    the crop (`shorter`), or straight to the square, ignoring the aspect ratio (`squash`).
     """
 
     size: int
@@ -43,7 +43,7 @@ class Framing(NamedTuple):
     interpolation: Interpolation = "bicubic"
 
     def resized(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height before the crop; images that have the model's size already are not resized."""
+        """Return width and height before the crop; images of the model's input size are not resized."""
         if self.squash or (width, height) == (self.size, self.size):
             return self.size, self.size
         # The longer side is rounded down, as torchvision does.
@@ -52,12 +52,12 @@ class Framing(NamedTuple):
 
 
 def as_framing(fit: int | Framing) -> Framing:
-    """CLIP's framing for a plain number of pixels."""
+    """Return the framing itself, or CLIP's framing for a number of pixels."""
     return fit if isinstance(fit, Framing) else Framing(fit)
 
 
 def centre_offset(side: int, size: int) -> int:
-    """Where a centred crop begins; halves are rounded to even numbers, as torchvision does."""
+    """Return where a centred crop starts; halves are rounded to even numbers, as in torchvision."""
     return round((side - size) / 2)
 
 
@@ -66,10 +66,10 @@ class Decoding:
     """How pictures are decoded.
 
     Args:
-        upright: turn pictures as their EXIF orientation says. (Pillow turns TIFF files in any case.)
-        max_pixels: files that declare more are broken, and no memory is allocated for them. The default is Pillow's own
-            limit; a higher one raises Pillow's, for the whole process.
-        reduced: decode JPEG files in a half, a quarter or an eighth of their size where `fit` leaves far less.
+        upright: rotate pictures as their EXIF orientation requires. (Pillow always rotates TIFF files.)
+        max_pixels: files that declare more pixels are rejected before memory is allocated. The default is Pillow's own
+            limit; a higher value raises Pillow's limit for the whole process.
+        reduced: decode JPEG files at a half, a quarter or an eighth of their size if `fit` reduces them much further.
     """
 
     upright: bool = True
@@ -78,15 +78,15 @@ class Decoding:
 
 
 AS_SHOWN = Decoding()
-"""Pixels as people see them."""
+"""Pixels as an image viewer shows them."""
 AS_PUBLISHED = Decoding(upright=False, reduced=False)
-"""Pixels as published results have them: as stored."""
+"""Pixels as stored, which published results are based on."""
 
 
 def read_image(
     source: Path | Image.Image, fit: int | Framing | None = None, decoding: Decoding = AS_SHOWN
 ) -> NDArray[np.uint8]:
-    """One picture (H, W, 3); with `fit`, resized and cropped. It is a `BrokenImageError` if it cannot be decoded."""
+    """Decode a picture as (H, W, 3), resized and cropped if `fit` is given, or raise a `BrokenImageError`."""
     try:
         if Image.MAX_IMAGE_PIXELS is not None:
             Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, decoding.max_pixels)
@@ -97,7 +97,7 @@ def read_image(
                 picture.draft(None, _draft_size(picture, fit))
             picture.load()
             if decoding.upright:
-                with contextlib.suppress(Exception):  # the pixels are fine, even if the EXIF block is damaged
+                with contextlib.suppress(Exception):  # the pixels are usable even if the EXIF data are damaged
                     ImageOps.exif_transpose(picture, in_place=True)
             picture = _in_bytes(picture)
             return np.asarray(_as_rgb(picture) if fit is None else fit_picture(picture, fit))
@@ -106,18 +106,18 @@ def read_image(
 
 
 def fit_picture(picture: Image.Image, fit: int | Framing) -> Image.Image:
-    """RGB, resized and cropped by Pillow, as published results were: with a model's framing, or CLIP's for a number."""
+    """Resize and crop with Pillow, as for published results, and convert to RGB; a number means CLIP's framing."""
     framing = as_framing(fit)
     if not framing.squash:
-        picture = _centre(picture, *(min(side, _LONGEST * min(picture.size)) for side in picture.size))
+        picture = _centre_crop(picture, *(min(side, _MAX_ASPECT * min(picture.size)) for side in picture.size))
     resized = framing.resized(*picture.size)
     if resized != picture.size:
         picture = picture.resize(resized, _FILTERS[framing.interpolation])
-    # open_clip converts last; for palette and grey images, the order makes a difference.
-    return _as_rgb(_centre(picture, framing.size, framing.size))
+    # open_clip converts to RGB last; for palette and grey images, the order makes a difference.
+    return _as_rgb(_centre_crop(picture, framing.size, framing.size))
 
 
-def _centre(picture: Image.Image, width: int, height: int) -> Image.Image:
+def _centre_crop(picture: Image.Image, width: int, height: int) -> Image.Image:
     if picture.size == (width, height):
         return picture
     left, top = centre_offset(picture.width, width), centre_offset(picture.height, height)
@@ -126,7 +126,7 @@ def _centre(picture: Image.Image, width: int, height: int) -> Image.Image:
 
 @contextlib.contextmanager
 def _opened(source: Path | Image.Image) -> Iterator[Image.Image]:
-    """What may be changed: a file, or a copy of the caller's picture."""
+    """Open a file, or copy the caller's picture, so that the result may be changed in place."""
     if isinstance(source, Image.Image):
         yield source.copy()
         return
@@ -135,19 +135,19 @@ def _opened(source: Path | Image.Image) -> Iterator[Image.Image]:
 
 
 def _draft_size(picture: Image.Image, fit: int | Framing) -> tuple[int, int]:
-    """The size to decode in: a fraction of the sides without remainder, which would shift the picture."""
+    """Return the size to decode at. Only exact fractions of the sides are used; a remainder would shift the picture."""
     wanted = as_framing(fit).resized(*picture.size)
-    for scale in (8, 4, 2):  # what JPEG can
+    for scale in (8, 4, 2):  # the scales that JPEG supports
         if all(
-            side % scale == 0 and side >= _SPARE * scale * enough
-            for side, enough in zip(picture.size, wanted, strict=True)
+            side % scale == 0 and side >= _MIN_OVERSAMPLING * scale * new_side
+            for side, new_side in zip(picture.size, wanted, strict=True)
         ):
             return picture.width // scale, picture.height // scale
     return picture.size
 
 
 def _in_bytes(picture: Image.Image) -> Image.Image:
-    """Grey values of more than 8 bits as bytes: from 0 to 65,535, floats from 0 to 1, others from least to greatest."""
+    """Scale grey values of more than 8 bits to 8 bits: from 0 to 65,535, floats from 0 to 1, else from min to max."""
     if picture.mode != "F" and not picture.mode.startswith("I"):
         return picture
     values = np.nan_to_num(np.asarray(picture).astype(np.float32), posinf=0, neginf=0).clip(-1e30, 1e30)
@@ -159,7 +159,7 @@ def _in_bytes(picture: Image.Image) -> Image.Image:
 
 
 def _as_rgb(picture: Image.Image) -> Image.Image:
-    """RGB; what is transparent lies on white, as browsers show it."""
+    """Convert to RGB, with transparent pixels on white, as browsers show them."""
     if not picture.has_transparency_data:
         return picture.convert("RGB")
     layer, canvas = picture.convert("RGBA"), Image.new("RGB", picture.size, "white")

@@ -1,7 +1,7 @@
-"""Options: annotated fields with defaults, declared once by the class that has them and checked here only.
+"""Options: annotated fields with defaults, declared once in their class and validated here.
 
-A range is part of the type, as in `lr: NonNegative = 1e-3`. What a command line, a preset or a record sets is checked
-against the same declaration, and so is what documentation shows.
+A range is part of the type, as in `lr: NonNegative = 1e-3`. Command line, presets, records and documentation all use
+the same declaration.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Option(NamedTuple):
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(dataclasses.field,))
 class HasOptions:
-    """A class whose annotated attributes are options, as in a dataclass, and checked when an object is made.
+    """Base class whose annotated attributes are options, as in a dataclass, validated when an object is created.
 
-    Sub-classes inherit options, may add some or change defaults, and do everything else in `__post_init__`.
+    Subclasses inherit options, may add some or change defaults, and do everything else in `__post_init__`.
     """
 
     arguments: ClassVar[tuple[str, ...]] = ()
-    """Fields that are no options: they are not checked here, and not set by name."""
+    """Fields that are not options: they are not validated here, and users do not set them by name."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -60,7 +60,7 @@ class HasOptions:
         cls.__init__ = initialise  # type: ignore[method-assign]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute that exists. A new one after the object is made is a misspelt option, and refused."""
+        """Set an existing attribute. After construction, an unknown name is a misspelt option and raises an error."""
         if "_is_complete" in vars(self) and not hasattr(self, name):
             public = [known for known in dir(self) if not known.startswith("_")]
             raise UnknownNameError(f"attribute of {type(self).__name__}", name, public)
@@ -75,10 +75,10 @@ class HasOptions:
 
 @functools.cache
 def declared_options(cls: type) -> dict[str, Option]:
-    """Every option of a class with its default and type; those that it declares itself come first."""
+    """Return every option of a class with its default and type, those of the class itself before inherited ones."""
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
-    except NameError:  # types that are imported for type checkers alone
+    except NameError:  # a type that is imported for type checkers only
         hints = {}
     own = set(vars(cls).get("__annotations__", ()))
     fields = sorted(dataclasses.fields(cls), key=lambda field: field.name not in own)
@@ -90,7 +90,7 @@ def declared_options(cls: type) -> dict[str, Option]:
 
 
 def check_options(owner: str, declared: Mapping[str, Option], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All declared options with the values of `settings` or their defaults; see `check_option`."""
+    """Validate `settings` and return all declared options, with defaults for the others; see `check_option`."""
     for name in settings:
         if name not in declared:
             raise UnknownNameError(f"option of {owner}", name, declared)
@@ -103,9 +103,9 @@ def check_options(owner: str, declared: Mapping[str, Option], settings: Mapping[
 
 
 def check_option(name: str, value: Any, annotation: Any) -> Any:
-    """The value, of exactly the declared type: the same settings give equal runs, however they were written.
+    """Validate a value and return it with exactly the declared type, so that equal settings give equal runs.
 
-    A whole number is taken for a float. Nothing else is converted.
+    A whole number is accepted for a float. Nothing else is converted.
     """
     try:
         return _adapter(annotation).validate_python(value, strict=True)
@@ -123,7 +123,7 @@ _WORDS = {float: "a number", int: "a whole number", str: "a string", bool: "True
 
 
 def _in_words(annotation: Any) -> str:
-    """`NonNegative | Literal["auto"]` as "a number >= 0 or 'auto'"."""
+    """Describe a type: `NonNegative | Literal["auto"]` is "a number >= 0 or 'auto'"."""
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
         return " or ".join(map(repr, parts))

@@ -1,4 +1,4 @@
-"""The one way to read a pickle: with an unpickler that makes only what its caller allows."""
+"""A restricted unpickler, which creates only the objects that its caller allows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import IO, Any
 
 
 class RefusedPickleError(pickle.UnpicklingError):
-    """A pickle asked for something that is not allowed; nothing was run."""
+    """A pickle contains something that is not allowed; no code was run."""
 
 
 def _refuse_bytearray(_unpickler: object) -> None:
@@ -16,7 +16,7 @@ def _refuse_bytearray(_unpickler: object) -> None:
 
 
 def _checking(opcode: bytes, hashed: Callable[[list[Any]], list[Any]]) -> Callable[[Any], None]:
-    """An opcode that refuses to hash tuples: a few bytes make one of nested parts whose hash takes forever."""
+    """Make an opcode refuse to hash tuples: a few bytes can describe a nested tuple whose hash takes forever."""
 
     def load(unpickler: Any) -> None:
         if any(isinstance(item, tuple | frozenset) for item in hashed(unpickler.stack)):
@@ -35,19 +35,21 @@ _CHECKED = {
 }
 
 
-class RestrictedUnpickler(pickle._Unpickler):  # the one in C takes as much memory as a file asks for
-    """Reads plain values, and what `allowed` returns for a module and a name; None refuses the pickle.
+class RestrictedUnpickler(pickle._Unpickler):  # the C version allocates as much memory as a file declares
+    """Reads plain values, and the objects that `allowed` returns.
 
     Args:
         file: the pickle.
-        allowed: what a name stands for. Callables may be called by the pickle with any arguments.
-        encoding: of the strings of Python 2; `"bytes"` keeps them as they are.
-        load_persistent: what a reference to something outside the pickle stands for; without it, they are refused.
+        allowed: returns the object for a module and a name, or None to refuse the pickle. If the object is callable,
+            the pickle may call it with any arguments.
+        encoding: encoding of strings from Python 2; `"bytes"` keeps them as bytes.
+        load_persistent: returns the object for a reference to something outside the pickle; without it, such
+            references are refused.
     """
 
     dispatch = {  # noqa: RUF012
         **pickle._Unpickler.dispatch,
-        # The one opcode that takes the memory that a file declares before so many bytes were read.
+        # The only opcode that allocates the declared size before reading that many bytes.
         pickle.BYTEARRAY8[0]: _refuse_bytearray,
         **{opcode[0]: _checking(opcode, hashed) for opcode, hashed in _CHECKED.items()},
     }

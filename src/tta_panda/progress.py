@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: a bar in a terminal or a notebook, lines in a log."""
+"""Progress bars on stderr: a bar in a terminal or a notebook, lines in a log."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rich.progress import (
 SECONDS_PER_LINE = 30.0
 SHARE_PER_LINE = 0.1
 SECONDS_BETWEEN_LINES = 3.0
-"""At least this much time between two lines: quick work needs none."""
+"""Minimum time between two lines, so that short tasks print none."""
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that is 120 columns wide where output goes to a file or a pipe."""
+    """Make a console, 120 columns wide if its output goes to a file or a pipe."""
     console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)  # names may have brackets or colons
     if not console.is_terminal:
         console.width = 120
@@ -34,7 +34,7 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def make_progress(description: str, total: float | None, *, in_bytes: bool = False) -> Progress:
-    """Progress with one task: a bar that vanishes when it is done, or lines in a log."""
+    """Make a progress display with one task: a bar that vanishes when it is done, or lines in a log."""
     console = make_console(stderr=True)
     shown = console.is_terminal or console.is_jupyter
     middle: tuple[ProgressColumn, ...] = (
@@ -47,7 +47,7 @@ def make_progress(description: str, total: float | None, *, in_bytes: bool = Fal
 
 
 class LoggedProgress(Progress):
-    """A line every 30 seconds, or for every tenth of the work."""
+    """Progress that prints a line every 30 seconds, or for every tenth of the work."""
 
     def __init__(self, console: Console, in_bytes: bool):
         super().__init__(console=console, disable=True)

@@ -1,7 +1,7 @@
-"""Run tasks on a Ray cluster: one that is running, or one that is started on this machine for the time of the work.
+"""Run tasks on a Ray cluster: a running one, or a temporary one on this machine.
 
-Results are sent back to this process, so machines need no common file system for them. Models and data have to be
-reachable from each machine under the same names.
+Results are sent back to this process, so the machines need no shared file system for them. Models and data must be
+available on each machine under the same names.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from tta_panda.executors import (
 )
 
 OBJECT_STORE = 200 * 2**20
-"""Bytes that a cluster of our own keeps for what travels between processes, which is little."""
+"""Bytes of shared memory for a temporary cluster, whose processes exchange little data."""
 
 
 class RayExecutor(Executor):
     """Runs tasks on a Ray cluster.
 
     Args:
-        address: of a running cluster, as `host:6379`, or `auto` for the one that this machine belongs to; None starts
-            one on this machine.
-        workers: how many tasks are run at a time; by default one per GPU, or per core of a cluster without GPUs. Where
-            there is less room, the others wait until machines join.
-        gpus_per_worker: a fraction lets several workers share a GPU; by default 1 where the cluster has GPUs.
+        address: address of a running cluster, such as `host:6379`, or `auto` for the one that this machine belongs to;
+            None starts one on this machine.
+        workers: number of tasks that run at a time; by default one per GPU, or per core on a cluster without GPUs. If
+            the cluster is too small, some workers wait until machines join.
+        gpus_per_worker: a fraction lets several workers share a GPU; by default 1 if the cluster has GPUs.
     """
 
     in_this_process = False
@@ -74,7 +74,7 @@ class RayExecutor(Executor):
 
     @contextmanager
     def _connected(self, ray: Any) -> Iterator[None]:
-        """Join the cluster, or start one that ends with the block, unless this process belongs to one already."""
+        """Connect to the cluster or start one for the block, unless this process is connected already."""
         if ray.is_initialized():
             yield
             return
@@ -83,10 +83,10 @@ class RayExecutor(Executor):
             with redirect_stdout(sys.stderr):
                 self._connect(ray)
             if callable(own_handler) and threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, own_handler)  # Ray has set one of its own
+                signal.signal(signal.SIGTERM, own_handler)  # Ray has replaced it
             yield
         finally:
-            with redirect_stdout(sys.stderr):  # messages of threads that are left
+            with redirect_stdout(sys.stderr):  # messages of remaining threads
                 ray.shutdown()
 
     def _connect(self, ray: Any) -> None:
@@ -102,12 +102,12 @@ class RayExecutor(Executor):
             where = f"at {self.address}" if self.address else "on this machine"
             raise WorkerError(
                 f"There is no Ray cluster {where} ({first_line(error)}). Start one with: ray start --head, or omit "
-                "--address to have one started."
+                "--address to start one here."
             ) from error
 
 
 class _StdoutOfThisThread:
-    """Stdout for the thread that made it, stderr for all others: those of Ray print when a worker or a node dies."""
+    """Stdout for the thread that created it, stderr for others: Ray's threads print when a worker or a node dies."""
 
     def __init__(self) -> None:
         self._thread, self._stdout = threading.get_ident(), sys.stdout
@@ -117,41 +117,41 @@ class _StdoutOfThisThread:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise an OSError where nobody answers; Ray would try for many minutes."""
+    """Raise an `OSError` if the address cannot be reached; Ray would retry for many minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.removeprefix("ray://"), int(port)), timeout=10).close()
 
 
 def divide(nodes: Sequence[tuple[int, float]], workers: int | None, gpus: float | None) -> tuple[int, int, float]:
-    """Divide a cluster among workers: their number, and the cores and GPUs of each.
+    """Divide a cluster among workers; return their number, and the cores and GPUs of each.
 
     Args:
         nodes: cores and GPUs of each machine.
-        workers: their number, if it is given; each gets as many cores as all of them can have.
-        gpus: of each worker, if it is given.
+        workers: number of workers; by default as many as fit. Each gets the same, largest possible number of cores.
+        gpus: GPUs of each worker; by default 1 if the cluster has GPUs.
     """
     if gpus is None:
         gpus = float(any(of_node >= 1 for _, of_node in nodes))
 
     def fitting(cpus: int) -> int:
-        """How many workers with this many cores fit on the cluster."""
+        """Return how many workers with this many cores fit on the cluster."""
         return sum(min(c // cpus, int(g / gpus + 1e-9)) if gpus else c // cpus for c, g in nodes)
 
     if not fitting(1):
-        cores, cards = (sum(column) for column in zip((0, 0.0), *nodes, strict=True))
+        total_cores, total_gpus = (sum(column) for column in zip((0, 0.0), *nodes, strict=True))
         raise InvalidInputError(
-            f"The cluster has {cores} cores and {cards:g} GPUs: no room for a worker with 1 core and {gpus:g} GPUs. "
-            "Choose --gpus-per-worker to fit, or 0."
+            f"The cluster has {total_cores} cores and {total_gpus:g} GPUs: no room for a worker with 1 core and "
+            f"{gpus:g} GPUs. Choose a smaller --gpus-per-worker, or 0."
         )
     workers = workers or fitting(1)
-    most = max(cpus for cpus, _ in nodes)
-    return workers, max((cpus for cpus in range(1, 1 + most) if fitting(cpus) >= workers), default=1), gpus
+    max_cores = max(cpus for cpus, _ in nodes)
+    return workers, max((cpus for cpus in range(1, 1 + max_cores) if fitting(cpus) >= workers), default=1), gpus
 
 
 def _import_ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of what it will do one day
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a deprecation warning
     try:
         import ray
     except ImportError as error:
@@ -160,7 +160,7 @@ def _import_ray() -> Any:
 
 
 class _RayWorker:
-    """A worker of the cluster, as this process sees it."""
+    """A handle on a worker of the cluster."""
 
     def __init__(self, ray: Any, actor: Any):
         self._ray, self._actor = ray, actor
@@ -176,7 +176,7 @@ class _RayWorker:
 
 
 class TtaPandaWorker:
-    """The process of a worker; Ray shows the name of this class."""
+    """A Ray actor that runs tasks; Ray shows the name of this class to users."""
 
     def __init__(self, function: bytes, threads: int, folder: Path, paths: Sequence[str]):
         sys.path += [path for path in paths if path not in sys.path]

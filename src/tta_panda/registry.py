@@ -1,7 +1,7 @@
-"""Registries: objects by name, imported on first use.
+"""Registries of objects by name, which are imported on first use.
 
-A registry maps a name to `"module:attribute"`. Listing names, matching wildcards and suggesting similar names import
-nothing, which keeps the command line fast.
+A registry maps a name to `"module:attribute"`. Listing names, matching wildcards and suggesting similar names need no
+imports, which keeps the command line fast.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Registry(Generic[T]):
     """Objects by name, imported on first use.
 
     Args:
-        kind: the kind of objects, for messages.
-        entries: `"module:attribute"` by name.
-        entry_points: a group of entry points, by which installed packages add entries. They do not replace `entries`.
+        kind: the kind of the objects, for messages.
+        entries: names and their `"module:attribute"`.
+        entry_points: a group of entry points with which installed packages add entries. They do not replace `entries`.
     """
 
     def __init__(self, kind: str, entries: dict[str, str], entry_points: str | None = None):
@@ -64,24 +64,24 @@ class Registry(Generic[T]):
         return target
 
     def name_of(self, thing: T) -> str | None:
-        """The name that a class or a function is registered under, if any. Nothing is imported."""
+        """Return the name that a class or a function is registered under, if any, without importing anything."""
         place = f"{getattr(thing, '__module__', None)}:{getattr(thing, '__qualname__', None)}"
         return next((name for name, target in self._targets.items() if target is thing or target == place), None)
 
     def about(self, name: str) -> str:
-        """The first line of the docstring of the module that has an entry; the module is not imported."""
+        """Return the first line of the docstring of an entry's module, without importing the module."""
         target = self._targets[name]
         module = target.partition(":")[0] if isinstance(target, str) else target.__module__
         try:
             spec = importlib.util.find_spec(module)
             source = spec.loader.get_source(module) if spec and isinstance(spec.loader, InspectLoader) else None
             docstring = ast.get_docstring(ast.parse(source or ""))
-        except (ImportError, ValueError, SyntaxError):  # of another package, or of no file
+        except (ImportError, ValueError, SyntaxError):  # another package is broken, or there is no source file
             docstring = None
         return (docstring or "").partition("\n")[0]
 
     def names(self, pattern: str = "*") -> list[str]:
-        """Registered names that match a shell wildcard, in the order of registration."""
+        """Return registered names that match a shell wildcard, in order of registration."""
         return [name for name in self._targets if fnmatch.fnmatchcase(name, pattern)]
 
     def __contains__(self, name: object) -> bool:

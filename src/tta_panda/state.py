@@ -1,4 +1,4 @@
-"""State that a stream changes: declared once, and reset, saved and loaded in this one place."""
+"""State that changes along a stream: declared with `add_state`, and reset, saved and loaded here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Stateful:
     """An object whose state is declared with `add_state`, usually in its constructor."""
 
     state_device = torch.device("cpu")
-    """Where tensors of a loaded state go."""
+    """Device that tensors of a loaded state are moved to."""
 
     def __init__(self) -> None:
         self._defaults: dict[str, Any] = {}
@@ -27,13 +27,13 @@ class Stateful:
     def add_state(self, name: str, default: T) -> T:
         """Declare `self.<name>`: state that starts as `default`, is reset to it, and is part of `state_dict`.
 
-        Returns the new value of the attribute, so that a declaration can say its type:
+        Returns the new value of the attribute, so that a declaration can include its type:
         `self.mean: Tensor | None = self.add_state("mean", None)`.
 
         Args:
             name: name of the attribute.
-            default: a tensor, a number, a string or None, or a dictionary of these; a `torch.Generator`, with the state
-                that it has now; or another `Stateful`, which is reset, saved and loaded along with this one.
+            default: a tensor, a number, a string or None, or a dictionary of these; a `torch.Generator` in its current
+                state; or another `Stateful`, which is reset, saved and loaded along with this one.
         """
         self._defaults[name] = default
         self.reset_state(name)
@@ -52,11 +52,11 @@ class Stateful:
             self.reset_state(name)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of all declared states, in dictionaries of tensors and plain values."""
+        """Return a copy of all declared states, as dictionaries of tensors and plain values."""
         return {name: _saved(getattr(self, name)) for name in self._defaults}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over copies of the states that `state_dict` returned; a state of another form is refused untouched."""
+        """Load copies of the states that `state_dict` returned; raise before changing anything if they do not match."""
         self.check_state_dict(state)
         for name in self._defaults:
             current = getattr(self, name)
@@ -68,7 +68,7 @@ class Stateful:
                 setattr(self, name, _copy(state[name], self.state_device))
 
     def check_state_dict(self, state: Any) -> None:
-        """Raise `InvalidInputError` unless this has the form of what `state_dict` returns."""
+        """Raise `InvalidInputError` unless this has the structure that `state_dict` returns."""
         if not isinstance(state, dict) or state.keys() != self._defaults.keys():
             raise InvalidInputError(
                 f"A state of {type(self).__name__} has {', '.join(self._defaults) or 'no entries'}."
@@ -81,7 +81,7 @@ class Stateful:
 
 
 def _fits(value: Any, default: Any, grows: bool = False) -> bool:
-    """Whether a state may have this value; one that begins as None may become a number or a tensor."""
+    """Whether a state may have this value; one whose default is None may be a number or a tensor."""
     if isinstance(default, dict):
         return (
             isinstance(value, dict)
@@ -89,7 +89,7 @@ def _fits(value: Any, default: Any, grows: bool = False) -> bool:
             and all(_fits(value[name], default[name], grows=True) for name in default)
         )
     if isinstance(default, Tensor):
-        # Entries of a cache are a dictionary: their first dimension grows. One number may become several.
+        # Caches are dictionaries of tensors whose first dimension grows. A scalar may become a tensor of any shape.
         return (
             isinstance(value, Tensor)
             and value.is_floating_point() == default.is_floating_point()
@@ -111,8 +111,8 @@ def _saved(value: Any) -> Any:
 
 
 def _copy(value: Any, device: torch.device | None = None) -> Any:
-    """A copy that may be changed in place, even if the value was made in inference mode; on `device`, if given."""
-    if isinstance(value, dict):  # a deep copy would be much slower: it copies tensors by way of their storages
+    """Copy a value, onto `device` if given; the copy may be changed in place, even if made in inference mode."""
+    if isinstance(value, dict):  # a deep copy would be much slower, because it copies the storages of tensors
         return {name: _copy(item, device) for name, item in value.items()}
     if isinstance(value, Tensor):
         with torch.inference_mode(False):
