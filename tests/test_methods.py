@@ -234,7 +234,7 @@ def test_a_state_that_does_not_fit_is_refused_with_the_reason(tiny_classifier, i
         (auto, plain, r"debias is Panda\(beta='auto', sampler='pool'\) in the state, None here"),
         (auto, fixed, r"debias is Panda\(beta='auto', sampler='pool'\) in the state, Panda\(beta=0.5, .*\) here"),
         (fixed, auto, r"debias is Panda\(beta=0.5, .* in the state, Panda\(beta='auto', .* here"),
-        (Tent(tiny_classifier, lr=0.1), plain, "fit this Tent: lr is 0.1 in the state, 0.001 here. Make the method"),
+        (Tent(tiny_classifier, lr=0.1), plain, "fit this Tent: lr is 0.1 in the state, 0.001 here. Create the method"),
         (Tent(tiny_classifier, skip_last_blocks=1), plain, "skip_last_blocks is 1 in the state, 0 here"),
         (Tent(fewer), plain, r"class_names is \['heart', 'star', 'anchor'\] in the state, .*'cloud'\] here"),
         (DMN(tiny_classifier), DMN(other_tiny_classifier(width=8)), "embedding_size is 16 in the state, 8 here"),
@@ -546,7 +546,7 @@ def test_what_cannot_be_registered_says_why(registered, tiny_classifier):
 
     for name, method, message in (
         ("mine", Required, "option rate of Required has no default"),
-        ("mine", Shared, "options that ways to debias have, too: ratio"),
+        ("mine", Shared, "the same names as options of the debiasing: ratio"),
         ("mine", dict, "derived from tta_panda.FrozenMethod or tta_panda.TrainedMethod"),
         ("tent", Mine, "registered already"),
         ("Mine", Mine, "lower case"),

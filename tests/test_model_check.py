@@ -63,12 +63,12 @@ def without_scaling(self, images):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"prepare": lambda self, images: images}, "prepare gave"),
-        ({"encode_image": lambda self, images: torch.rand(len(images), 64)}, "random"),
+        ({"prepare": lambda self, images: images}, "prepare returned"),
+        ({"encode_image": lambda self, images: torch.rand(len(images), 64)}, "not deterministic"),
         ({"encode_image": lambda self, images: self.image_encoder(images).detach()}, "no gradient"),
-        ({"prepare": without_scaling}, "uint8 images and floats"),
+        ({"prepare": without_scaling}, "the same for uint8 images and for floats"),
         ({"encode_text": lambda self, texts: torch.zeros(len(texts), 3)}, r"expected \(2, 64\)"),
-        ({"encode_text": lambda self, texts: torch.full((len(texts), 64), torch.nan)}, "not finite"),
+        ({"encode_text": lambda self, texts: torch.full((len(texts), 64), torch.nan)}, "NaN or infinite"),
         ({"encode_embedded": lambda self, embedded, tokens: embedded.mean(dim=1)}, "must equal encode_text"),
         ({"embed_tokens": None}, "embed tokens|prompt path"),
         ({"logit_scale": -2.0}, "logarithm"),

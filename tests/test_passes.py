@@ -136,6 +136,6 @@ def test_shared_passes_are_counted_as_if_alone(mini_classifier):
 def test_shared_views_have_the_seed_of_the_method_that_asks_for_them(mini_classifier, images):
     first, viewing, alone = CLIP(mini_classifier, seed=1), *(Zero(mini_classifier, seed=2, views=4) for _ in range(2))
     shared = SharedFeatures([first.features, viewing.features]).encode(images[:4])
-    encoded, _ = shared.part_of(viewing.features)
+    encoded, _ = shared.part_for(viewing.features)
     expected = alone.features.encode(alone.features.prepare(images[:4]))
     torch.testing.assert_close(encoded.views, expected.views, atol=1e-5, rtol=1e-4)

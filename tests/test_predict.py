@@ -21,7 +21,7 @@ import tta_panda
 from tta_panda.cli import app
 from tta_panda.errors import DataError, InvalidInputError, StoreError, WorkerError
 from tta_panda.executors import Executor
-from tta_panda.methods.base import adapt_beside_plain
+from tta_panda.methods.base import adapt_and_predict_plain
 from tta_panda.methods.state import read_state
 from tta_panda.prediction import job as job_module
 from tta_panda.prediction import predict as predict_module
@@ -98,7 +98,7 @@ def test_the_predictions_are_those_of_adapt(method, mini_classifier, images):
 
 @pytest.mark.parametrize("name", ["clip+panda", "dmn", "tent", "tpt"])
 def test_the_plain_logits_beside_it_are_the_plain_classifiers(mini_classifier, images, name):
-    own, plain = adapt_beside_plain(tta_panda.create_method(name, mini_classifier), images[:10])
+    own, plain = adapt_and_predict_plain(tta_panda.create_method(name, mini_classifier), images[:10])
     expected = [tta_panda.create_method(each, mini_classifier).adapt(images[:10]) for each in (name, "clip")]
     torch.testing.assert_close([own, plain], expected, atol=1e-4, rtol=0)
 

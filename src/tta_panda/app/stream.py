@@ -33,7 +33,7 @@ from tta_panda.data.stream import Stream
 from tta_panda.evaluation.config import ALL
 from tta_panda.evaluation.metrics import Scores, StreamMetrics
 from tta_panda.methods import create_method
-from tta_panda.methods.base import adapt_beside_plain
+from tta_panda.methods.base import adapt_and_predict_plain
 from tta_panda.models import Classifier
 from tta_panda.reporting.cells import ACCURACY, BIAS, Cell
 from tta_panda.reporting.figures import COLOURS, Line, LineFigure, Panel, draw, to_svg
@@ -101,7 +101,7 @@ class Player:
             images, labels, domains = next(self._batches)
             self._setting = setting  # not before: one that cannot be played is refused each time
             logits: dict[str, Tensor] = {}
-            logits[PANDA], logits[PLAIN] = adapt_beside_plain(self.methods[PANDA], images)
+            logits[PANDA], logits[PLAIN] = adapt_and_predict_plain(self.methods[PANDA], images)
             logits |= {name: method.adapt(images) for name, method in self.methods.items() if name != PANDA}
             for name, metrics in self.totals.items():
                 metrics.update(Scores.of(logits[name].cpu(), labels))

@@ -89,7 +89,7 @@ class Evaluation:
             return None
         adapt, seconds = partial(self.method.adapt, images), 0.0
         if shared is not None:
-            encoded, seconds = shared.part_of(self.method.features)
+            encoded, seconds = shared.part_for(self.method.features)
             adapt = partial(cast(FrozenMethod, self.method).adapt_encoded, encoded)
         start = time.perf_counter()
         try:

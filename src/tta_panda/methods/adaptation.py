@@ -20,7 +20,7 @@ Model = TypeVar("Model", bound=ImageModel)
 
 
 def is_normalisation(layer: nn.Module) -> bool:
-    """Whether this is a normalisation layer of torch, or one that is named like it and only scales and shifts."""
+    """Whether this is a normalisation layer of torch, or a custom one: named like it, with vectors as parameters."""
     if isinstance(layer, NORMALISATION_LAYERS):
         return True
     own = list(layer.parameters(recurse=False))
@@ -28,11 +28,11 @@ def is_normalisation(layer: nn.Module) -> bool:
 
 
 def normalisation_parameters(module: nn.Module, skip_last_blocks: int = 0) -> dict[str, nn.Parameter]:
-    """Weight and bias of every normalisation layer of an encoder, by name.
+    """Return weight and bias of every normalisation layer of an encoder, by name.
 
-    `skip_last_blocks` omits this many last blocks, and whatever the encoder declares after them.
+    The last `skip_last_blocks` blocks, and all modules that the encoder declares after them, are omitted.
     """
-    first_skipped = _last_blocks(module, skip_last_blocks) if skip_last_blocks else None
+    first_skipped = _first_of_last_blocks(module, skip_last_blocks) if skip_last_blocks else None
     parameters: dict[str, nn.Parameter] = {}
     for prefix, layer in module.named_modules():
         if prefix == first_skipped:
@@ -43,14 +43,14 @@ def normalisation_parameters(module: nn.Module, skip_last_blocks: int = 0) -> di
 
 
 def find_blocks(module: nn.Module) -> tuple[str, int]:
-    """Name and length of the blocks of an encoder: its longest list of modules that all have normalisation."""
+    """Return name and length of an encoder's list of blocks: the longest list of modules with normalisation layers."""
     lists = {name: item for name, item in module.named_modules() if isinstance(item, (nn.ModuleList, nn.Sequential))}
     blocks = {name: len(item) for name, item in lists.items() if all(map(normalisation_parameters, item))}
     return max(blocks.items(), key=lambda entry: entry[1], default=("", 0))
 
 
-def _last_blocks(module: nn.Module, count: int) -> str:
-    """Name of the first of the `count` last blocks."""
+def _first_of_last_blocks(module: nn.Module, count: int) -> str:
+    """Return the name of the first of the last `count` blocks."""
     name, length = find_blocks(module)
     if not count < length:
         raise UnsupportedModelError(
@@ -63,37 +63,42 @@ def _last_blocks(module: nn.Module, count: int) -> str:
 def adaptable_copy(
     model: Model, *, text: bool = False, skip_last_blocks: int = 0
 ) -> tuple[Model, dict[str, nn.Parameter]]:
-    """A copy of `model` with its own, trainable normalisation parameters, and these parameters by name.
+    """Return a copy of `model` with its own, trainable normalisation parameters, and these parameters by name.
 
-    All other tensors are the original's, so the copy costs almost no memory and the caller's model never changes.
-    With `text`, the text encoder's layers are trained, too; `skip_last_blocks` is about the image encoder.
+    All other tensors are shared with the original, so the copy takes almost no memory and the caller's model never
+    changes.
+
+    Args:
+        model: the model.
+        text: train the normalisation layers of the text encoder, too.
+        skip_last_blocks: leave out this many last blocks of the image encoder.
     """
     check_trainable(model)
     module = cast(nn.Module, model)
     trained = {id(parameter) for parameter in _adaptable(model, text, skip_last_blocks).values()}
     tensors = [*module.parameters(), *module.buffers()]
-    tools = [value for name, value in vars(module).items() if not name.startswith("_")]  # a tokenizer, say
-    shared: dict[int, Any] = {id(item): item for item in (*tensors, *tools) if id(item) not in trained}
+    attributes = [value for name, value in vars(module).items() if not name.startswith("_")]  # a tokenizer, say
+    shared: dict[int, Any] = {id(item): item for item in (*tensors, *attributes) if id(item) not in trained}
     with torch.inference_mode(False):
-        twin = cast(Model, copy.deepcopy(module, shared))
-        adapted = _adaptable(twin, text, skip_last_blocks)
+        duplicate = cast(Model, copy.deepcopy(module, shared))
+        adapted = _adaptable(duplicate, text, skip_last_blocks)
         for parameter in adapted.values():
             parameter.requires_grad_(True)
-    return twin, adapted
+    return duplicate, adapted
 
 
 def _adaptable(model: ImageModel, text: bool, skip_last_blocks: int) -> dict[str, nn.Parameter]:
     image = normalisation_parameters(model.image_encoder, skip_last_blocks)
     if not image:
         raise UnsupportedModelError(
-            f"The image encoder of {model.name} has no normalisation layer with weights, which this method adapts."
+            f"The image encoder of {model.name} has no normalisation layer with weights for this method to adapt."
         )
     adapted = {f"image.{name}": parameter for name, parameter in image.items()}
     if text:
         if not isinstance(model, VisionLanguageModel) or model.text_encoder is None:
-            raise UnsupportedModelError(f"{model.name} has no text encoder, which this method adapts, too.")
-        words = normalisation_parameters(model.text_encoder)
-        adapted |= {f"text.{name}": parameter for name, parameter in words.items()}
+            raise UnsupportedModelError(f"{model.name} has no text encoder, which this method needs to adapt.")
+        parameters = normalisation_parameters(model.text_encoder)
+        adapted |= {f"text.{name}": parameter for name, parameter in parameters.items()}
     return adapted
 
 
@@ -103,10 +108,11 @@ def has_batch_norm(encoder: nn.Module) -> bool:
 
 
 class BatchStatistics(TorchFunctionMode):
-    """While it is entered, BatchNorm normalises with the mean and variance of the images in a pass.
+    """Context in which BatchNorm normalises with the mean and variance of the images in a pass.
 
     Args:
-        images: how many of the first are images. Those that follow, negatives, are normalised alike and do not count.
+        images: number of images. The negatives after them are normalised with the same statistics, but do not
+            contribute to these.
     """
 
     def __init__(self, images: int):
@@ -123,9 +129,9 @@ class BatchStatistics(TorchFunctionMode):
 
 
 class NormaliseByFirst(torch.autograd.Function):
-    """BatchNorm of values (N, C, ...) by the mean and variance of the first of them, on torch's own kernels.
+    """BatchNorm of values (N, C, ...) with the mean and variance of the first of them, on torch's own kernels.
 
-    Autograd could derive it from `var_mean`, which takes several times as long.
+    Writing it with `var_mean` and autograd takes several times as long.
     """
 
     @staticmethod
@@ -152,7 +158,7 @@ class NormaliseByFirst(torch.autograd.Function):
         grad_values, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
             gradient, values, scales, mean, variance, mean, scale, False, ctx.eps, [True, True, True]
         )
-        # The first values have a part in mean and variance, and through these in everything.
+        # The first values also affect all outputs by way of mean and variance.
         first = values[: ctx.first]
         share = scale * scales * first.shape[1] / first.numel()
         slope = share * scale * grad_weight

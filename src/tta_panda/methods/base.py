@@ -1,4 +1,4 @@
-"""What all methods share: options, the interface, and declared state that is reset, saved and loaded here only."""
+"""The base classes of methods: their interface, common options, and declared state."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Protocol = Literal["paper", "reference"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 
 SAMPLER: dict[str, SamplerName] = {"paper": "pool", "reference": "same_cell"}
-"""How each protocol draws negatives, unless Panda says otherwise."""
+"""The default sampler of negatives by protocol."""
 
 
 @dataclass
 class EncoderPasses:
-    """Images and texts that a method encodes, counted separately where a gradient is computed.
+    """Number of images and texts that a method encodes, with and without gradient.
 
-    It is a measure of cost that does not depend on the machine.
+    This measures cost independently of the machine.
     """
 
     batches: int = 0
@@ -44,7 +44,7 @@ class EncoderPasses:
     texts_with_gradient: int = 0
 
     def __sub__(self, earlier: EncoderPasses) -> EncoderPasses:
-        """What came after an earlier count."""
+        """Return the passes since an earlier count."""
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(earlier), strict=True)
         return EncoderPasses(*(now - then for now, then in pairs))
 
@@ -56,7 +56,7 @@ class EncoderPasses:
 
 @dataclass(frozen=True)
 class BatchSize:
-    """What the cost of one batch depends on, beside the options of a method."""
+    """The sizes that the cost of one batch depends on, in addition to a method's options."""
 
     images: int  # B
     negatives: int = 0  # M
@@ -65,21 +65,22 @@ class BatchSize:
 
 
 class Method(HasOptions, Stateful, ABC):
-    """A method: predicts batch after batch, and adapts to each. Threads may share an object: one works at a time.
+    """Base class of methods, which predict batch after batch and adapt to each.
 
-    Options are annotated attributes with defaults. A method declares its own, and inherits those of its base classes.
+    Threads may share an object: calls run one at a time. Options are annotated attributes with defaults; a method
+    declares its own, and inherits those of its base classes.
 
     Args:
         classifier: the classifier to adapt. It is never changed: methods that train work on a copy.
-        debias: `Panda(...)`, `Centering(...)` or `Level(...)` to debias what the method works with; None for the plain
+        debias: `Panda(...)`, `Centering(...)` or `Level(...)` to debias the features or logits; None for the plain
             method.
-        protocol: `"paper"` for what the paper says, `"reference"` for what its authors' code does where it differs.
+        protocol: `"paper"` to follow the paper, `"reference"` to follow its authors' code where the two differ.
         seed: random seed of the method, its negatives and its views.
     """
 
     arguments: ClassVar = ("classifier", "debias", "seed")
     memory_options: ClassVar[tuple[str, ...]] = ()
-    """Options that bound memory and change no result, except for rounding."""
+    """Options that limit memory and do not change results, except for rounding."""
 
     classifier: Classifier = dataclasses.field(kw_only=False)
     debias: Debias | None = None
@@ -87,9 +88,9 @@ class Method(HasOptions, Stateful, ABC):
     seed: int = 0
 
     restarts = 0
-    """How often the method has started over since the last reset, because its training diverged."""
+    """Number of restarts since the last reset, because training diverged."""
     skipped_steps = 0
-    """Updates that were skipped since the last reset, because the loss or a gradient was NaN or infinite."""
+    """Number of updates skipped since the last reset, because the loss or a gradient was NaN or infinite."""
 
     def __post_init__(self) -> None:
         check_classifier(self.classifier)
@@ -105,38 +106,40 @@ class Method(HasOptions, Stateful, ABC):
         self.state_device = self.classifier.class_embeddings.device
         self._lock = threading.RLock()
         self.passes = EncoderPasses()
-        """What was encoded since the last reset."""
+        """Encoder passes since the last reset."""
         self.features: Features
         self.add_state("features", Features(self.classifier, self.debias, self.seed, self._views()))
 
     def _views(self) -> Views | None:
-        """The augmented views that the method wants of every image, if any."""
+        """Return the augmented views that the method needs of every image, if any."""
         return None
 
     @abstractmethod
     def adapt(self, images: Images) -> Tensor:
-        """Logits (B, K), float32, for a batch of images; adapts to them.
+        """Adapt to a batch of images and return its logits (B, K), float32.
 
         Args:
             images: (B, 3, H, W), floats in [0, 1] or uint8, or a list of pictures of any sizes: Pillow images, arrays
                 (H, W, 3) of uint8, tensors (3, H, W).
 
         Raises:
-            NumericalError: where predictions become NaN or infinite.
+            NumericalError: if predictions become NaN or infinite.
         """
 
     @classmethod
     @abstractmethod
     def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
-        """What a method with these options encodes for one batch, at most: filters may skip images."""
+        """Return the encoder passes for one batch with these options; an upper bound, as filters may skip images."""
 
     def classify(
         self, encoded: Encoded, class_embeddings: Tensor | None = None, features: Tensor | None = None
     ) -> Tensor:
-        """Debiased logits (B, K) of an encoded batch.
+        """Return debiased logits (B, K) of an encoded batch.
 
-        Methods that adapt the class embeddings pass theirs (K, D), and methods that change the debiased features
-        (B, D), or have several of each image, pass these.
+        Args:
+            encoded: the batch.
+            class_embeddings: (K, D), for methods that adapt them.
+            features: (B, D) or (B, V, D), for methods that change the debiased features or use several per image.
         """
         logits = self.classifier.logits(encoded.debiased if features is None else features, class_embeddings)
         return logits if encoded.bias is None else logits + encoded.bias
@@ -148,16 +151,16 @@ class Method(HasOptions, Stateful, ABC):
         if not (math.isfinite(logits.sum()) or logits.isfinite().all()):  # the sum is faster, but may overflow
             raise NumericalError(
                 f"Predictions became NaN or infinite in batch {self.passes.batches}: the method diverged. A smaller "
-                "learning rate may help, as in lr=1e-4; reset() starts afresh."
+                "learning rate may help, as in lr=1e-4; reset() starts over."
             )
         return logits
 
     @property
     def beta(self) -> float | None:
-        """How much of the offset is subtracted, which is the fixed beta or what `"auto"` chose last.
+        """How much of the offset is subtracted: the fixed beta, or the last choice of `"auto"`.
 
-        None before the first choice, and where nothing has a beta. Set it to a number or to `"auto"`, which starts to
-        choose afresh; a reset does not take it back.
+        None before the first choice, and for methods without beta. Set it to a number, or to `"auto"`, which starts
+        choosing from scratch. A reset does not undo this.
         """
         return None if self.features.debiaser is None else self.features.debiaser.beta
 
@@ -166,7 +169,7 @@ class Method(HasOptions, Stateful, ABC):
         with self._lock:
             if self.features.debiaser is None:
                 raise InvalidInputError(
-                    f"This method has no beta to set to {beta!r}: it was made without Panda. Make it with "
+                    f"This method has no beta to set to {beta!r}: it was created without Panda. Create it with "
                     f"debias=Panda(beta={beta!r})."
                 )
             self.features.debiaser.set_beta(beta)
@@ -174,11 +177,11 @@ class Method(HasOptions, Stateful, ABC):
 
     @property
     def gamma(self) -> float | None:
-        """How much of the level was subtracted last; None where no level is."""
+        """How much of the level was subtracted last; None without a level."""
         return None if self.features.debiaser is None else self.features.debiaser.gamma
 
     def explain(self) -> str:
-        """The bias that the stream has shown, and what was subtracted or why nothing was; empty without `debias`."""
+        """Describe the bias of the stream, and what was subtracted or why nothing was; empty without `debias`."""
         with self._lock:
             debiaser = self.features.active
             if debiaser is None:
@@ -196,23 +199,23 @@ class Method(HasOptions, Stateful, ABC):
             self.passes = EncoderPasses()
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of everything that the stream has changed, and of what a method must be to continue from it."""
+        """Return a copy of the method's state, and a description of the method that can load it."""
         with self._lock:
             return {"made_by": describe(self), "state": super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the `state_dict` of a method, on this method's device.
+        """Load the `state_dict` of a method, to continue its stream on this method's device.
 
         Raises:
-            InvalidInputError: if that was another method, or one with other options, another Panda, other classes or
-                another model. The message says what differs, and nothing is loaded.
+            InvalidInputError: if the state is of another method, or of one with different options, debiasing, classes
+                or model. The message names the differences, and nothing is loaded.
         """
         with self._lock:
             check_state(state, self)
             super().load_state_dict(state["state"])
 
     def save(self, path: str | Path) -> None:
-        """Write the state to a file, whole or not at all, for `tta_panda.load_method(path, classifier)`."""
+        """Write the state to a file atomically, for `tta_panda.load_method(path, classifier)`."""
         write_state(path, self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -231,17 +234,17 @@ def check_classifier(classifier: object) -> None:
     """Raise `InvalidInputError` unless this is a classifier."""
     if not isinstance(classifier, Classifier):
         raise InvalidInputError(
-            f"Methods adapt a classifier, got {type(classifier).__name__}. Make one of a model and class names: "
+            f"Methods adapt a classifier, got {type(classifier).__name__}. Make one from a model and class names: "
             "tta_panda.make_classifier(model, class_names)."
         )
 
 
 class FrozenMethod(Method):
-    """A method that leaves the image encoder alone, so that several of them can share one encoded batch."""
+    """A method that does not train the image encoder, so that several of them can share one encoded batch."""
 
     @property
     def class_embeddings(self) -> Tensor:
-        """What features are first compared with (K, D), also to decide corrections."""
+        """The class embeddings (K, D) before adaptation, which corrections are decided with."""
         return self.classifier.class_embeddings
 
     def adapt(self, images: Images) -> Tensor:
@@ -249,7 +252,7 @@ class FrozenMethod(Method):
             return self.adapt_encoded(self.features.encode(self.features.prepare(images)))
 
     def adapt_encoded(self, encoded: Encoded) -> Tensor:
-        """`adapt` for a batch that has been encoded already; its correction is decided here."""
+        """Adapt to a batch that has been encoded already; its correction is decided here."""
         with self._lock, isolated(self.classifier.model.device), torch.no_grad():
             views = 1 if encoded.views is None or self.features.views is None else encoded.views.shape[1]
             negatives = 0 if self.features.source is None else encoded.negatives
@@ -259,17 +262,17 @@ class FrozenMethod(Method):
 
     @abstractmethod
     def _adapt(self, encoded: Encoded) -> Tensor:
-        """The method itself: logits (B, K) from embeddings, without gradient unless it asks for one."""
+        """Return logits (B, K) from embeddings: the method itself. Gradients are disabled unless it enables them."""
 
     @classmethod
     def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
         return EncoderPasses(1, images=batch.images * options.get("views", 1) + batch.negatives)
 
 
-def adapt_beside_plain(method: Method, images: Images) -> tuple[Tensor, Tensor]:
-    """`method.adapt(images)`, and the logits (B, K) of the classifier without any adaptation or debiasing.
+def adapt_and_predict_plain(method: Method, images: Images) -> tuple[Tensor, Tensor]:
+    """Return `method.adapt(images)`, and the logits (B, K) of the classifier without adaptation or debiasing.
 
-    Methods that train the encoder need one more pass for these, which is not counted.
+    Methods that train the encoder need one more pass for the latter, which is not counted.
     """
     with method._lock, isolated(method.classifier.model.device), torch.no_grad():
         batch = method.features.prepare(images)

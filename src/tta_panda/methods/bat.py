@@ -18,13 +18,13 @@ from tta_panda.options import NonNegative
 
 
 class BAT(TrainedMethod):
-    """Both encoders adapt: confident predictions, class means near their texts and far from each other.
+    """Trains both encoders towards confident predictions, and class means close to their texts and far apart.
 
-    The defaults are those of BAT's own code for CIFAR-10-C; for ImageNet-C it has `lr=5e-4`.
+    The defaults are those of BAT's own code for CIFAR-10-C; for ImageNet-C it uses `lr=5e-4`.
 
     Args:
         lr: learning rate of AdamW.
-        weight_decay: of AdamW.
+        weight_decay: weight decay of AdamW.
     """
 
     adapts_text = True
@@ -35,7 +35,7 @@ class BAT(TrainedMethod):
         super().__post_init__()
         if not isinstance(self.classifier, ZeroShotClassifier):
             name = self.classifier.model.name
-            raise UnsupportedModelError(f"BAT adapts a text encoder, too, which {name} does not have.")
+            raise UnsupportedModelError(f"BAT also adapts a text encoder, which {name} does not have.")
         self.prompts = self.classifier
 
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -49,12 +49,12 @@ class BAT(TrainedMethod):
         self.step(entropy(logits).mean() - self._agreement(encoded, text, logits.argmax(dim=1)))
         if not (self.follows_reference and self.features.active is not None):
             return logits
-        with torch.no_grad():  # the authors' code predicts anew, but with the text features of before
+        with torch.no_grad():  # the authors' code encodes images again, but keeps the earlier text features
             return self.classify(self.encode(batch), text)
 
     @staticmethod
     def _agreement(encoded: Encoded, text: Tensor, predicted: Tensor) -> Tensor:
-        """How well class means of raw features agree with the texts, plus how far they are from each other."""
+        """Return the agreement of class means of raw features with the texts, plus the distances between the means."""
         raw = encoded.raw
         assert raw is not None
         present, member = predicted.unique(return_inverse=True)  # (C,), (B,)

@@ -9,7 +9,7 @@ from tta_panda.methods.features import Encoded
 
 
 class CLIP(FrozenMethod):
-    """Cosine similarity to the class names' embeddings; nothing adapts but what `debias` brings."""
+    """Zero-shot classification by cosine similarity to the class embeddings. Only its debiasing, if any, adapts."""
 
     def _adapt(self, encoded: Encoded) -> Tensor:
         return self.classify(encoded)

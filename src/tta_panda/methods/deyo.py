@@ -22,20 +22,22 @@ Destruction = Literal["patches", "occlusion", "pixels", "none"]
 
 
 class DeYO(TrainedMethod):
-    """Entropy minimisation on images whose prediction rests on the object's shape: it falls when that is destroyed.
+    """Entropy minimisation on images whose predicted probability drops when the object's shape is destroyed.
 
-    The defaults are those of DeYO's own code for ResNet-50, except for the optimiser: SGD there, Adam in Panda's paper.
+    The drop is the pseudo-label probability difference (PLPD). The defaults are those of DeYO's own code for ResNet-50,
+    except for the optimiser: SGD there, Adam in Panda's paper.
 
     Args:
         lr: learning rate of Adam.
         filter_margin: candidates have an entropy below this many nats; None for half of ln K.
-        weight_margin: entropies count by `exp(weight_margin * ln K - H)`.
-        plpd_threshold: of the candidates, those whose probability falls by more than this are learned from.
-        entropy_weight: how much of an image's weight is due to its entropy.
-        plpd_weight: how much is due to that fall, the pseudo-label probability difference.
-        destroy: how shape is destroyed: `"patches"` of a grid permuted, `"occlusion"` of the centre, all `"pixels"`
-            permuted, or `"none"`: no second filter and no weight from it.
-        grid: cells per side of the patches. Where the side is no multiple of it, a margin mirrors the cells beside it.
+        weight_margin: an image of entropy H gets the weight `exp(weight_margin * ln K - H)`.
+        plpd_threshold: candidates are used for training if their PLPD is above this.
+        entropy_weight: factor of the weight by entropy.
+        plpd_weight: factor of the weight by PLPD, `exp(PLPD)`.
+        destroy: how the shape is destroyed: permuted `"patches"` of a grid, `"occlusion"` of the centre, permuted
+            `"pixels"`, or `"none"` to use neither the filter nor the weight by PLPD.
+        grid: cells per side of the grid of patches. If the side is not a multiple of it, the border is filled by
+            mirroring the adjacent cells.
     """
 
     lr: NonNegative = 2.5e-4
@@ -73,7 +75,7 @@ class DeYO(TrainedMethod):
         return logits
 
     def _learn(self, logits: Tensor, destroyed: Tensor | None) -> None:
-        """One step from logits (n, K) of confident images, and their probabilities (n, K) with the shape destroyed."""
+        """Take a step, given logits (n, K) of confident images, and their probabilities (n, K) with destroyed shape."""
         entropies = entropy(logits)
         weights = self.entropy_weight * (self.reference_entropy - entropies).exp()
         kept = torch.ones_like(entropies, dtype=torch.bool)
@@ -91,17 +93,17 @@ class DeYO(TrainedMethod):
         if self.destroy == "none":
             return None
         destroyed = self.embed(_DESTRUCTIONS[self.destroy](batch.images[confident], self.grid, self.generator))
-        # Shift and bias are the batch's: what was destroyed is still seen through the same corruption.
+        # With the shift and bias of the batch: images with destroyed shape have the same corruption.
         corrected = encoded.select(confident)._replace(features=destroyed.features)
         return self.classify(corrected).softmax(dim=-1)
 
     def _against_negatives(self, batch: Batch, encoded: Encoded, confident: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The authors' code: negatives of the confident images alone serve as offset and in the place of x'."""
+        """Follow the authors' code: negatives of the confident images give the offset, and also replace x'."""
         encoded, negatives = encoded.select(confident), self.features.draw(batch.images[confident])
         assert negatives is not None
         with torch.no_grad():
             embedded, destroyed = encoded.features[:0], None
-            if len(negatives.images):  # a single image of a single patch has none
+            if len(negatives.images):  # a single image of one patch has no negatives
                 embedded = self.embed(negatives.images).features
                 destroyed = self.classifier.logits(embedded).mean(dim=0, keepdim=True).softmax(dim=-1)
         encoded = self.features.with_offset(encoded, negatives, embedded)
@@ -126,7 +128,7 @@ def _permute_patches(images: Tensor, grid: int, generator: torch.Generator) -> T
 
 
 def _occlude_centre(images: Tensor, grid: int, generator: torch.Generator) -> Tensor:
-    """The middle half of each side takes the image's mean colour."""
+    """Fill the middle half of each side with the image's mean colour."""
     height, width = images.shape[-2:]
     occluded = images.clone()
     mean = images.mean(dim=(2, 3), keepdim=True)

@@ -14,18 +14,18 @@ from tta_panda.options import Count, NonNegative
 
 
 class ETA(TrainedMethod):
-    """Entropy minimisation on the images that are reliable and not like those seen before, the surest weighted most.
+    """Entropy minimisation on reliable and non-redundant images, weighted by confidence.
 
     The defaults are those of ETA's own code for ImageNet-C, except for the optimiser: SGD there, Adam in Panda's paper.
-    For 100 and for 10 classes, a `d_margin` of 0.1 and 0.4 is usual.
+    For 100 and 10 classes, a `d_margin` of 0.1 and 0.4, respectively, is usual.
 
     Args:
         lr: learning rate of Adam.
         margin: reliable images have an entropy below `margin * ln K`.
-        d_margin: images whose prediction has a cosine of this or more with the mean prediction so far are redundant;
-            1 keeps all of them.
-        reset_every: start over with the initial weights after this many batches; with 1000, this is RDumb (Press et al.
-            2023) for long streams. None never does.
+        d_margin: images are redundant if the cosine of their prediction with the mean prediction so far is at least
+            this; 1 keeps all of them.
+        reset_every: reset to the initial weights after this many batches; with 1000, this is RDumb (Press et al. 2023)
+            for long streams. None never resets.
     """
 
     lr: NonNegative = 2.5e-4
@@ -38,7 +38,7 @@ class ETA(TrainedMethod):
         self.max_entropy = self.margin * math.log(len(self.classifier.class_names))
         self.mean_prediction: Tensor | None  # (K,) of the images kept so far
         self.add_state("mean_prediction", None)
-        self.batches: int  # since the weights were last the initial ones
+        self.batches: int  # since the last reset of the weights
         self.add_state("batches", 0)
 
     def _adapt(self, batch: Batch) -> Tensor:
@@ -55,10 +55,10 @@ class ETA(TrainedMethod):
         return logits
 
     def _select(self, logits: Tensor, entropies: Tensor) -> Tensor:
-        """Which images (B,) to learn from; their predictions enter the running mean."""
+        """Select the images (B,) to train on, and update the running mean with their predictions."""
         predictions = logits.softmax(dim=-1)
         kept = entropies < self.max_entropy
-        # A cosine of 1 can come out as slightly less: a margin of 1 must not depend on that.
+        # A margin of 1 must keep all images, whatever the rounding of cosines.
         # The authors' code lacks this filter where features are debiased.
         keeps_redundant = self.d_margin >= 1 or (self.follows_reference and self.features.active is not None)
         if self.mean_prediction is not None and not keeps_redundant:

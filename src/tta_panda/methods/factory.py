@@ -1,4 +1,4 @@
-"""From names and settings to methods, with what debiases them: for callers that have text, and for records."""
+"""Create methods and their debiasing from names and settings, as command lines and records have them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _DEBIASES: dict[str, tuple[Any, Options]] = {
     "running": (Centering, {"half_life": 200.0}),
     "level": (Level, {}),
 }
-"""What each part of a name stands for, and its defaults that differ from those of the class."""
+"""The class for each debiasing suffix, and defaults that differ from those of the class."""
 
 
 def default_options(name: MethodName) -> Options:
-    """Every option of a method with its default, and those of what debiases it."""
+    """Return the options of a method and of its debiasing, with their defaults."""
     return {key: option.default for key, option in _declared(name).items()}
 
 
 def resolve_options(
     name: MethodName, settings: Mapping[str, Any], *, preset: Preset | None = None, protocol: str = "paper"
 ) -> Options:
-    """Every option of a method, checked: as set, else as the preset, the protocol or the default says.
+    """Return all options of a method, validated: from the settings, else the preset, the protocol, or the default.
 
-    Settings that the method does not have, and values that are not of the declared type, are refused.
+    Unknown options and values that are not of the declared type raise an error.
     """
     protocol = settings.get("protocol", protocol)
     if protocol not in PROTOCOLS:
@@ -51,14 +51,14 @@ def resolve_options(
 
 
 def build_method(name: MethodName, classifier: Classifier, options: Options, seed: int) -> Method:
-    """The method with resolved options."""
+    """Create the method with resolved options."""
     shared = debias_options(name.debias)
     own = {key: value for key, value in options.items() if key not in shared}
     return METHODS.get(name.base)(classifier, debias=build_debias(name.debias, options), seed=seed, **own)
 
 
 def expected_passes(name: MethodName, options: Options, images: int, classes: int, templates: int = 1) -> EncoderPasses:
-    """What a method with resolved options encodes for one batch of so many images, at most."""
+    """Return the encoder passes of a method with resolved options for one batch; an upper bound."""
     negatives = 0
     if "panda" in name.debias and options["beta"] != 0 and options.get("gamma") != 0:
         share = 1.0 if options["sampler"] == "within_image" else options["ratio"]
@@ -67,7 +67,7 @@ def expected_passes(name: MethodName, options: Options, images: int, classes: in
 
 
 def build_debias(name: str, options: Options) -> Debias | None:
-    """What a part of a method's name stands for, with resolved options: in `panda+level`, Panda is the level's gate."""
+    """Create the debiasing of a suffix with resolved options; in `panda+level`, Panda is the level's gate."""
     built: Debias | None = None
     for part in name.split("+") if name else []:
         kind, defaults = _DEBIASES[part]
@@ -77,9 +77,9 @@ def build_debias(name: str, options: Options) -> Debias | None:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """`"beta=0.4"` as `("beta", 0.4)`, and `"beta=0.1,0.4"` as `("beta", [0.1, 0.4])`.
+    """Parse `"beta=0.4"` as `("beta", 0.4)`, and `"beta=0.1,0.4"` as `("beta", [0.1, 0.4])`.
 
-    Values are read as JSON where they are JSON, and as plain text otherwise.
+    Values that are valid JSON are read as JSON, others as plain text.
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
@@ -91,7 +91,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def debias_options(name: str) -> dict[str, Option]:
-    """Every option that a part of a method's name brings."""
+    """Return the options of a debiasing suffix."""
     options: dict[str, Option] = {}
     for part in name.split("+") if name else []:
         kind, defaults = _DEBIASES[part]
@@ -101,7 +101,7 @@ def debias_options(name: str) -> dict[str, Option]:
 
 
 def check_method_class(cls: object) -> None:
-    """Refuse a class that is not a method, or whose options cannot be set by name."""
+    """Raise `InvalidInputError` unless the class is a method whose options can all be set by name."""
     if not isinstance(cls, type) or not issubclass(cls, Method):
         raise InvalidInputError(
             f"A method is a class derived from tta_panda.FrozenMethod or tta_panda.TrainedMethod, got {cls!r}."
@@ -115,8 +115,8 @@ def check_method_class(cls: object) -> None:
     taken = {key for name in DEBIASES for key in debias_options(name)}
     if shared := sorted(taken.intersection(declared_options(cls))):
         raise InvalidInputError(
-            f"{cls.__name__} has options that ways to debias have, too: {', '.join(shared)}. Rename them, so that a "
-            "setting means one thing."
+            f"{cls.__name__} has options with the same names as options of the debiasing: {', '.join(shared)}. Rename "
+            "them, so that settings are unambiguous."
         )
 
 

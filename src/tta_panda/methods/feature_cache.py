@@ -1,6 +1,6 @@
 """A cache of encoder passes on disk.
 
-An entry is named by a hash of its pixels and its model, so names and settings of data sets need not be trusted.
+An entry is named by a hash of its pixels and its model, so it does not depend on names and settings of data sets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SUFFIX = ".safetensors"
 
 
 class Pass(NamedTuple):
-    """What came out of an encoder (N, D), and the seconds that this took when it was made."""
+    """The output of an encoder (N, D), and the seconds that it took to compute."""
 
     features: Tensor
     seconds: float
@@ -41,9 +41,9 @@ class FeatureCache:
     """A folder of encoder passes, one file each, which several processes may fill at the same time.
 
     Args:
-        folder: where the files are; it is made if there is none.
-        model: whose passes these are. Its weights, its structure, its precision and its preprocessing are part of every
-            name, and so are the device, the number of threads and the versions that its last bits depend on.
+        folder: folder of the files; it is created if it does not exist.
+        model: the model that encodes. Its weights, structure, precision and preprocessing are part of each name, and so
+            are device, number of threads and versions, on which the last bits depend.
     """
 
     def __init__(self, folder: Path | str, model: ImageModel):
@@ -53,7 +53,7 @@ class FeatureCache:
         make_writable(self.folder, "keep features in", "Choose a folder that you may write to.")
 
     def load(self, key: str) -> Pass | None:
-        """The pass with this key; None where there is none, or where its file is damaged."""
+        """Return the pass with this key; None if there is none or its file is damaged."""
         path = self._path(key)
         if not path.is_file():
             return None
@@ -69,7 +69,7 @@ class FeatureCache:
         return None
 
     def save(self, key: str, made: Pass) -> None:
-        """Write a pass, whole or not at all."""
+        """Write a pass atomically."""
         path, made = self._path(key), made._replace(features=made.features.detach().cpu().contiguous())
         with saving(path) as part:
             save_file({_FEATURES: made.features}, part, {"seconds": str(made.seconds), "digest": _digest(path, made)})
@@ -77,24 +77,24 @@ class FeatureCache:
     def _path(self, key: str) -> Path:
         threads = torch.get_num_threads()
         name = hashlib.sha256(f"{self._identity} {threads} {key}".encode()).hexdigest()
-        return self.folder / name[:2] / f"{name[2:]}{_SUFFIX}"  # a folder of very many files is slow to list
+        return self.folder / name[:2] / f"{name[2:]}{_SUFFIX}"  # large folders are slow to list
 
 
 def _digest(path: Path, made: Pass) -> str:
-    """Of all that a file holds, and of its name: a copy under another one is not taken."""
+    """Return a hash of a file's content and name, so that a renamed copy is not accepted."""
     return tensors_hash({f"{path.name} {made.seconds}": made.features})
 
 
 def folder_size(folder: Path) -> int:
-    """Bytes of the features in a cache; hidden files are still being written."""
+    """Return the size of a cache in bytes, without hidden files, which are still being written."""
     return sum(path.stat().st_size for path in folder.glob(f"*/[!.]*{_SUFFIX}"))
 
 
 def _identity(model: ImageModel) -> str:
-    """What a model makes of the same pixels depends on nothing else, except for the number of threads."""
+    """Return a hash of all that the features of given pixels depend on, except for the number of threads."""
     network = cast(nn.Module, model)
-    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}  # also those that are not saved
-    structure = re.sub(r" at 0x[0-9a-f]+", "", nn.Module.__repr__(network))  # activations are no weights
+    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}  # also non-persistent buffers
+    structure = re.sub(r" at 0x[0-9a-f]+", "", nn.Module.__repr__(network))  # such as activations
     device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else model.device.type
     facts = [
         __version__,

@@ -1,4 +1,4 @@
-"""Where methods get their image features from, and the one place that knows whether these are debiased.
+"""Image features for methods, plain or debiased: methods themselves do not depend on which.
 
 Shapes: B images, M negatives, V views, D feature, K classes, C H W image.
 """
@@ -25,19 +25,20 @@ from tta_panda.state import Stateful
 from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
 
 Encode = Callable[[], Tensor]
-"""An encoder pass, made when it is called."""
+"""A function that runs an encoder pass."""
 
 VIEWS_PER_PASS = 128
-"""Views are made and encoded this many at a time: all views of a batch would take gigabytes."""
+"""Number of views that are created and encoded at a time: all views of a batch would take gigabytes."""
 
 IMAGES_PER_PASS = 28
-"""Images are encoded at most this many at a time on a CPU, where larger tensors take longer for each image."""
+"""Maximum number of images that are encoded at a time on a CPU, where larger tensors take longer per image."""
 
 
 @contextlib.contextmanager
 def isolated(device: torch.device) -> Iterator[None]:
-    """Isolate from the caller's `inference_mode`, `autocast` and default device: compute in full precision, be free to
-    train, and draw plans on the CPU.
+    """Isolate from the caller's `inference_mode`, `autocast` and default device.
+
+    Within the block, computations are in full precision, training is possible, and plans are drawn on the CPU.
     """
     default = contextlib.nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
     with torch.inference_mode(False), full_precision(device), default:
@@ -45,19 +46,19 @@ def isolated(device: torch.device) -> Iterator[None]:
 
 
 def encode_images(model: ImageModel, images: Tensor) -> Tensor:
-    """Raw embeddings (N, D) of prepared images, on a CPU in pieces of about the same size."""
-    pieces = math.ceil(len(images) / IMAGES_PER_PASS) if images.device.type == "cpu" else 1
-    if pieces <= 1:
+    """Return raw embeddings (N, D) of prepared images, encoded in chunks of similar size on a CPU."""
+    chunks = math.ceil(len(images) / IMAGES_PER_PASS) if images.device.type == "cpu" else 1
+    if chunks <= 1:
         return model.encode_image(images)
-    return torch.cat([model.encode_image(piece) for piece in images.tensor_split(pieces)])
+    return torch.cat([model.encode_image(chunk) for chunk in images.tensor_split(chunks)])
 
 
 @dataclass(eq=False)
 class Batch:
-    """The images of one batch, and what is decided once for all passes over it: its negatives and its correction."""
+    """The images of one batch, with its negatives and its correction, which are the same for all passes over it."""
 
     images: Tensor  # (B, C, S, S), as the model's `prepare` returns them
-    originals: Tensor  # (B, C, H, W), as they were given: views are cropped from these
+    originals: Tensor  # (B, C, H, W), as passed by the caller: views are cropped from these
     negatives: Negatives | None = None  # drawn when the batch is first encoded
     correction: Correction | None = None  # decided when its features are first debiased
 
@@ -67,7 +68,7 @@ class Batch:
         return self.images if self.negatives is None else torch.cat([self.images, self.negatives.images])
 
     def select(self, index: Tensor) -> Batch:
-        """Some of the images, with the negatives that they need."""
+        """Select some of the images, with the negatives that they need."""
         return dataclasses.replace(
             self,
             images=self.images[index.to(self.images.device)],
@@ -77,9 +78,9 @@ class Batch:
 
 
 class Encoded(NamedTuple):
-    """Embeddings of a batch, unit where the classifier compares directions.
+    """Embeddings of a batch, of unit length unless the classifier is a linear head.
 
-    What debiases them is kept beside them, so that methods that debias differently can share one pass.
+    The correction is kept separately, so that methods with different debiasing can share one pass.
     """
 
     features: Tensor  # v (B, D)
@@ -88,10 +89,10 @@ class Encoded(NamedTuple):
     bias: Tensor | None = None  # (K,), to add to logits
     raw: Tensor | None = None  # f (B, D), features before they were normalised
     views: Tensor | None = None  # (B, V, D), unit; the first view is the plain image
-    negatives: int = 0  # M, how many were encoded for this batch
+    negatives: int = 0  # M, the number of negatives encoded for this batch
 
     def corrected(self, correction: Correction) -> Encoded:
-        """The same with the shift and the bias of a correction."""
+        """Return a copy with the shift and the bias of a correction."""
         beta, shift, bias = correction
         if self.offset is not None and beta is not None:
             shift = beta * self.offset
@@ -104,33 +105,33 @@ class Encoded(NamedTuple):
 
     @property
     def debiased_views(self) -> Tensor:
-        """The same for all views (B, V, D): every view of an image is shifted as the image is."""
+        """The same for all views (B, V, D): each view of an image is shifted like the image."""
         if self.views is None:
             raise InvalidInputError("This batch was encoded without views; encode it with a method that uses them.")
         return self.views if self.shift is None else self.views - self.shift[:, None]
 
     def select(self, index: Tensor) -> Encoded:
-        """Features of some of the images, and what debiases them."""
+        """Select the features of some of the images, with their correction."""
         shift = self.shift[index] if self.shift is not None and len(self.shift) > 1 else self.shift
         return Encoded(self.features[index], shift=shift, bias=self.bias)
 
 
 @dataclass(frozen=True)
 class Views:
-    """The augmented views that a method wants of every image."""
+    """The augmented views that a method needs of every image."""
 
     count: int  # V, the plain image included
     augmentation: Augmentation
 
 
 class Features(Stateful):
-    """Image features for one stream: plain ones, or debiased.
+    """Image features of one stream, plain or debiased.
 
     Args:
-        classifier: whose model encodes, and whose classes corrections are decided by.
+        classifier: its model encodes, and its class embeddings decide corrections.
         debias: how to debias; None for plain features.
-        seed: random seed of negatives and views, each with a generator of its own.
-        views: which views frozen methods get beside the plain features.
+        seed: random seed of negatives and views, which have separate generators.
+        views: views for frozen methods, in addition to the plain features.
     """
 
     def __init__(self, classifier: Classifier, debias: Debias | None, seed: int, views: Views | None = None):
@@ -145,37 +146,37 @@ class Features(Stateful):
 
     @property
     def active(self) -> Debiaser | None:
-        """What decides corrections, if anything can be corrected at all."""
+        """The debiaser, unless its correction never changes anything."""
         return None if self.debiaser is None or self.debiaser.fixed == Correction() else self.debiaser
 
     @property
     def source(self) -> PandaDebiaser | None:
-        """Where negatives come from, if any are needed."""
+        """The debiaser that draws negatives, if any are needed."""
         active = self.active
         return None if active is None else active.source
 
     @property
     def views_key(self) -> object:
-        """Features with equal keys make the same views; None agrees with any."""
+        """Features with equal keys create the same views; None is compatible with any key."""
         return None if self.views is None else (self.views, self.seed)
 
     def prepare(self, images: Images) -> Batch:
-        """The batch at the model's input size, checked."""
+        """Check images and resize them to the model's input size."""
         originals = as_batch(images, framing_of(self.classifier.model))
         if isinstance(originals, Tensor):
-            # Autograd leaves the caller's tensors alone, and cannot use those that were made in inference mode.
+            # Keep the caller's tensors out of the autograd graph, which cannot use tensors made in inference mode.
             originals = originals.clone() if originals.is_inference() else originals.detach()
         prepared = self.classifier.model.prepare(originals)
         return Batch(prepared, originals if originals.dtype == torch.uint8 else originals.float())  # MPS has no float64
 
     def draw(self, images: Tensor) -> Negatives | None:
-        """Negatives of prepared images (B, C, S, S); None where none are needed."""
+        """Draw negatives from prepared images (B, C, S, S); None if none are needed."""
         source = self.source
         return None if source is None else source.draw(images)
 
     @torch.no_grad()
     def encode(self, batch: Batch) -> Encoded:
-        """Encode a batch for frozen methods. It is not corrected yet, so that several of them can share it."""
+        """Encode a batch for frozen methods, without correction, so that several of them can share the result."""
         batch.negatives = self.draw(batch.images)
         encoded = self.split(encode_images(self.classifier.model, batch.with_negatives), batch.negatives)
         return self.encode_views(encoded, batch)
@@ -190,13 +191,13 @@ class Features(Stateful):
         return self.with_offset(Encoded(embedded[:size], raw=raw[:size]), negatives, embedded[size:])
 
     def with_offset(self, encoded: Encoded, negatives: Negatives, embedded: Tensor) -> Encoded:
-        """The same with the offset that follows from the embeddings (M, D) of negatives."""
+        """Return a copy with the offset, computed from the embeddings (M, D) of negatives."""
         source = self.source
         assert source is not None
         return encoded._replace(offset=source.offset(embedded, negatives), negatives=len(embedded))
 
     def decide(self, encoded: Encoded, class_embeddings: Tensor | None = None) -> Correction:
-        """The correction of the next batch of the stream, which changes nothing where nothing is debiased.
+        """Decide the correction of the next batch of the stream; without debiasing, it changes nothing.
 
         Methods that adapt the class embeddings pass theirs (K, D).
         """
@@ -204,7 +205,7 @@ class Features(Stateful):
         if active is None:
             return Correction()
         if active.source is not None and encoded.offset is None:
-            raise InvalidInputError("This batch was encoded without negatives; encode it with the Panda that uses it.")
+            raise InvalidInputError("This batch was encoded without negatives; encode it with the method that uses it.")
         if active.fixed is not None:
             return active.fixed
         scale, features = self.classifier.logit_scale, encoded.features.detach()
@@ -218,9 +219,9 @@ class Features(Stateful):
 
     @torch.no_grad()
     def encode_views(
-        self, encoded: Encoded, batch: Batch, encoding: Callable[[Encode], Tensor] = lambda encode: encode()
+        self, encoded: Encoded, batch: Batch, run_pass: Callable[[Encode], Tensor] = lambda encode: encode()
     ) -> Encoded:
-        """The same with the views of its images, if any are wanted; `encoding` may look up instead of encoding."""
+        """Return a copy with the views of its images, if any are needed; `run_pass` may use a cache."""
         views, originals = self.views, batch.originals
         if views is None:
             return encoded
@@ -231,10 +232,10 @@ class Features(Stateful):
         sides = (model.image_size, model.image_size)
         plan = sample_view_plan(views.augmentation, originals.shape, count, self.view_generator, sides)
 
-        def encode(piece: slice) -> Tensor:
-            made = apply_view_plan(originals[piece].to(model.device), plan[piece])  # (b, V-1, C, S, S)
-            return model.encode_image(made.flatten(0, 1).float())
+        def encode(chunk: slice) -> Tensor:
+            images = apply_view_plan(originals[chunk].to(model.device), plan[chunk])  # (b, V-1, C, S, S)
+            return model.encode_image(images.flatten(0, 1).float())
 
-        raw = encoding(lambda: in_chunks(encode, len(originals), max(1, VIEWS_PER_PASS // count)))
+        raw = run_pass(lambda: in_chunks(encode, len(originals), max(1, VIEWS_PER_PASS // count)))
         augmented = self.classifier.embed(raw).view(len(originals), count, -1)
         return encoded._replace(views=torch.cat([plain, augmented], dim=1))

@@ -10,14 +10,14 @@ from tta_panda.options import NonNegative
 
 
 class IM(Tent):
-    """As Tent, towards predictions that are confident each, and different from each other over a batch.
+    """Tent with another loss: predictions should be confident for each image, and diverse over a batch.
 
-    It takes the classes of a batch for balanced, so correlated labels mislead it. From a single image it learns nothing
-    with a `diversity` of 1: both terms are the same.
+    It assumes that the classes of a batch are balanced, so correlated labels mislead it. With a `diversity` of 1, it
+    learns nothing from a single image, as both terms cancel out.
 
     Args:
         lr: learning rate of Adam; the default is Tent's, for comparison.
-        diversity: weight of the entropy of the mean prediction; 1 in SHOT, whose loss this is a part of. Zero is Tent.
+        diversity: weight of the entropy of the mean prediction; 1 as in SHOT, 0 for Tent.
     """
 
     diversity: NonNegative = 1.0

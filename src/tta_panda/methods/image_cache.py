@@ -1,4 +1,4 @@
-"""A cache of the most certain images of each class: which images enter, and what each image of a batch finds in it."""
+"""A cache of the most certain images of each class, updated image by image and read for a whole batch at once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 Entries = dict[str, Tensor]
-"""Cached images, one per row: their `features`, `labels` and `entropies`, and what else a method keeps of them."""
+"""Cached images, one per row: their `features`, `labels` and `entropies`, and further tensors of a method."""
 
 
 class CacheUpdate(NamedTuple):
-    """All entries that are in the cache at some time during a batch of B images: earlier ones, then E new ones."""
+    """All entries that the cache contains at some point during a batch of B images: earlier ones, then E new ones."""
 
     entries: Entries  # of N rows
     entered: Tensor  # (E,), the images of the batch that enter
@@ -22,10 +22,10 @@ class CacheUpdate(NamedTuple):
     evicted_by: Tensor  # (L,), the images that replace them
 
     def attention(self, queries: Tensor, sharpness: float) -> tuple[Tensor, Tensor]:
-        """Cosines (N, B) of entries with the unit queries (B, D) of the batch, and their weights from 0 to 1.
+        """Return cosines (N, B) of entries with the unit queries (B, D) of the batch, and attention weights in [0, 1].
 
-        An entry has no weight for images before it entered, nor from the image on that replaces it. An image that
-        enters finds itself.
+        The weight of an entry is zero for images before the one that enters it, and from the image on that replaces
+        it. An image that enters also attends to itself.
         """
         cosines = self.entries["features"] @ queries.T
         weights = cosines.sub(1).mul_(sharpness).exp_()
@@ -37,14 +37,14 @@ class CacheUpdate(NamedTuple):
         return cosines, weights
 
     def apply(self) -> Entries:
-        """What the cache holds after the batch."""
+        """Return the cache after the batch."""
         kept = torch.ones(len(self.entries["labels"]), dtype=torch.bool, device=self.evicted.device)
         kept[self.evicted] = False
         return {name: rows[kept] for name, rows in self.entries.items()}
 
 
 def empty_cache(features: Tensor) -> Entries:
-    """A cache without entries, for features like these (..., D)."""
+    """Return a cache without entries, for features like these (..., D)."""
     labels = torch.empty(0, dtype=torch.long, device=features.device)
     return {"features": features[:0], "labels": labels, "entropies": features.new_empty(0)}
 
@@ -52,9 +52,9 @@ def empty_cache(features: Tensor) -> Entries:
 def update_cache(cache: Entries, batch: Entries, slots: int, eligible: Tensor | None = None) -> CacheUpdate:
     """Enter the images of a batch one by one, those that are `eligible` (B,) or all.
 
-    An image takes one of the `slots` of its class, if one is free. Otherwise it replaces the least certain entry, if it
-    is more certain itself. Nothing but labels and entropies decides, so all images of a batch can read the cache
-    afterwards at once, each as it was at its turn.
+    An image takes one of the `slots` of its class if one is free. Otherwise it replaces the least certain entry, if
+    that is less certain than the image. Only labels and entropies decide, so afterwards all images of a batch can read
+    the cache in parallel, each in its state at that image's turn.
     """
     before = len(cache["labels"])
     entered: list[int] = []
@@ -77,10 +77,10 @@ def update_cache(cache: Entries, batch: Entries, slots: int, eligible: Tensor | 
         entered.append(image)
         entropies.append(own_entropies[image])
     device = batch["labels"].device
-    new = _places(entered, device)
+    new = _as_tensor(entered, device)
     entries = {name: torch.cat([rows, batch[name].index_select(0, new)]) for name, rows in cache.items()}
-    return CacheUpdate(entries, new, _places(evicted, device), _places(evicted.values(), device))
+    return CacheUpdate(entries, new, _as_tensor(evicted, device), _as_tensor(evicted.values(), device))
 
 
-def _places(numbers: Collection[int], device: torch.device) -> Tensor:
+def _as_tensor(numbers: Collection[int], device: torch.device) -> Tensor:
     return torch.from_numpy(np.fromiter(numbers, np.int64, len(numbers))).to(device)  # faster than from a list

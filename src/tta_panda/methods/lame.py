@@ -13,20 +13,20 @@ from tta_panda.methods.features import Encoded
 from tta_panda.options import Count
 
 TOLERANCE = 1e-7
-"""Assignments that change by no more than this have converged."""
+"""Assignments have converged if they change by no more than this."""
 
 
 class LAME(FrozenMethod):
-    """Similar images of a batch are pulled towards the same classes, starting from the text's predictions.
+    """Encourages similar images of a batch to share a class, starting from the text's predictions.
 
-    Nothing is kept from batch to batch. Similarities are of plain features; text logits come from debiased ones. It
-    gains where neighbours in a stream share their class, and loses on shuffled streams of many classes.
+    Nothing is kept from batch to batch. Similarities are computed on plain features, and text logits on debiased ones.
+    Accuracy rises if neighbours in a stream share their class, and falls on shuffled streams of many classes.
 
     Args:
-        affinity: how images attract each other: `"rbf"` all of them by a Gaussian kernel as wide as the mean distance
-            to the last of the nearest neighbours, or `"knn"` the nearest neighbours alone.
-        neighbours: how many of the nearest other images count as neighbours.
-        steps: at most this many updates of the assignments.
+        affinity: affinity between images: `"rbf"` for a Gaussian kernel between all images, whose width is the mean
+            distance to the furthest of the nearest neighbours, or `"knn"` for 1 between nearest neighbours only.
+        neighbours: number of nearest neighbours of an image.
+        steps: maximum number of updates of the assignments.
     """
 
     affinity: Literal["rbf", "knn"] = "rbf"
@@ -35,7 +35,7 @@ class LAME(FrozenMethod):
 
     def _adapt(self, encoded: Encoded) -> Tensor:
         by_text = self.classify(encoded).log_softmax(dim=-1)  # (B, K)
-        if len(by_text) == 1:  # which has no neighbours
+        if len(by_text) == 1:  # no neighbours
             return by_text
         affinity = self._affinity(F.normalize(encoded.features, dim=-1))  # (B, B)
         logits, shares = by_text, by_text.exp()
@@ -47,8 +47,8 @@ class LAME(FrozenMethod):
         return logits
 
     def _affinity(self, features: Tensor) -> Tensor:
-        """How much images (B, D) attract each other (B, B)."""
-        distances = torch.cdist(features, features, compute_mode="donot_use_mm_for_euclid_dist")  # exact where similar
+        """Return the affinities (B, B) between images with features (B, D)."""
+        distances = torch.cdist(features, features, compute_mode="donot_use_mm_for_euclid_dist")  # exact if similar
         others = distances.clone().fill_diagonal_(torch.inf)
         nearest = others.topk(min(self.neighbours, len(features) - 1), dim=1, largest=False)
         if self.affinity == "knn":

@@ -1,7 +1,7 @@
 """Losses and measures on logits that need no labels.
 
-All in float32 and through log_softmax: half precision would lose the entropies of confident predictions, and
-`p log p` of a probability that underflowed would be NaN.
+Everything is computed in float32 and with log_softmax: half precision would lose the entropies of confident
+predictions, and `p log p` of a probability that underflowed would be NaN.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from torch import Tensor
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Shannon entropy of the softmax in nats, over the last dimension."""
+    """Return the Shannon entropy of the softmax in nats, over the last dimension."""
     return entropy_of(logits.float().log_softmax(dim=-1))
 
 
 def entropy_of(log_probabilities: Tensor) -> Tensor:
-    """Entropy in nats from log-probabilities, over the last dimension."""
+    """Return the entropy in nats of log-probabilities, over the last dimension."""
     return -(log_probabilities.exp() * log_probabilities).sum(dim=-1)
 
 
 def marginal_entropy(logits: Tensor) -> Tensor:
-    """Entropy (B,) of the mean softmax over the views of logits (B, V, K)."""
+    """Return the entropy (B,) of the mean softmax over the views of logits (B, V, K)."""
     log_mean = logits.float().log_softmax(dim=-1).logsumexp(dim=1) - math.log(logits.shape[1])  # (B, K)
     return entropy_of(log_mean)
 
 
 def top_class(logits: Tensor) -> Tensor:
-    """Class (...) of the largest of logits (..., K), without gradient."""
+    """Return the class (...) of the largest logit (..., K), without gradient."""
     if logits.device.type != "cpu":
         return logits.argmax(dim=-1)
-    return torch.from_numpy(np.asarray(logits.numpy().argmax(axis=-1)))  # of 1000 classes in a tenth of torch's time
+    return torch.from_numpy(np.asarray(logits.numpy().argmax(axis=-1)))  # ten times as fast as torch for 1000 classes

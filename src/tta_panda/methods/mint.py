@@ -12,19 +12,19 @@ from tta_panda.options import NonNegative
 
 
 class Mint(TrainedMethod):
-    """Class means that are far from each other, by one step from the first weights for every batch.
+    """Separates class means, with one step from the initial weights for every batch.
 
-    What goes on from batch to batch are means: those of classes, which make up for small batches, and that of the
-    gradients, which the step is taken with. A batch is classified after its step, by texts that move towards the class
-    means as these become reliable. The loss and the means are of plain features, and a shift of all features leaves the
-    loss alone; predictions come from debiased ones.
+    Only running means persist over batches: those of the classes, which compensate for small batches, and that of the
+    gradients, which the step uses. A batch is classified after its step, by texts that move towards the class means as
+    these become reliable. Loss and means are computed on plain features, and a shift of all features does not change
+    the loss; predictions are computed on debiased features.
 
-    The defaults are those of Mint's own code for CIFAR-10-C and CIFAR-100-C; for ImageNet-C it has `lr=0.015`. It
-    averages seven prompts: `templates` has them by the name of `mint`.
+    The defaults are those of Mint's own code for CIFAR-10-C and CIFAR-100-C; for ImageNet-C it uses `lr=0.015`. It
+    averages seven prompts, which are the templates named `mint`.
 
     Args:
         lr: learning rate of Adam.
-        prior: images that the texts count for beside the class means.
+        prior: weight of the texts relative to the class means, as a number of images.
     """
 
     extra_passes = 1
@@ -60,20 +60,20 @@ class Mint(TrainedMethod):
             return self.classify(encoded, self._prototypes())
 
     def _predict(self, batch: Batch) -> tuple[Encoded, Tensor]:
-        """What the model gives as it is now, and the classes (B,) that the texts see in it."""
+        """Encode a batch with the current weights, and predict classes (B,) by the texts."""
         encoded = self.encode(batch)
         return encoded, self.classify(encoded).argmax(dim=1)
 
     def _loss(self, features: Tensor, predicted: Tensor) -> Tensor:
-        """How far features (B, D) are from the means of their classes, less how far they are from that of all."""
+        """Return the variance of features (B, D) within classes minus their total variance."""
         own_means = self.sums[predicted] / self.counts[predicted]  # (B, D)
         mean = self.sums.sum(dim=0) / self.counts.sum()
         in_batch = predicted.bincount().to(features.dtype)
-        weights = 1 / (in_batch.count_nonzero() * in_batch[predicted])  # all classes of the batch weigh the same
+        weights = 1 / (in_batch.count_nonzero() * in_batch[predicted])  # equal weight for all classes of the batch
         return weights @ ((features - own_means).square() - (features - mean).square()).sum(dim=1)
 
     def _average_gradients(self) -> None:
-        """Put the mean of all batches' gradients in the place of this batch's."""
+        """Replace the gradients of this batch by the mean over all batches."""
         self.batches += 1
         for name, parameter in self.adapted.items():
             latest = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -81,9 +81,9 @@ class Mint(TrainedMethod):
             parameter.grad = self.mean_gradient[name].clone()
 
     def _prototypes(self) -> Tensor:
-        """Class embeddings (K, D) between texts and class means, as long as the texts."""
+        """Return class embeddings (K, D) between texts and class means, with the norms of the texts."""
         texts, seen = self.classifier.class_embeddings, self.adapted_counts.sum()
-        means = self.adapted_sums / self.adapted_counts.clamp_min(1)  # zero, so nothing, where a class was never seen
+        means = self.adapted_sums / self.adapted_counts.clamp_min(1)  # zero for classes that were never seen
         directions = torch.lerp(F.normalize(texts, dim=-1), means, seen / (self.prior + seen))
         return F.normalize(directions, dim=-1).mul(texts.norm(dim=-1, keepdim=True))
 

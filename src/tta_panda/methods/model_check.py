@@ -1,4 +1,4 @@
-"""Check a model of your own against the protocol, by inspecting it and by running it."""
+"""Check a custom model against the protocol, by inspecting and running it."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def check_model(model: Any) -> list[str]:
     """Check a model against the `VisionLanguageModel` protocol.
 
     Returns:
-        The methods that need more than this model offers, and why. Nothing is wrong with the model if there are any.
+        The methods that this model does not support, and why. A valid model need not support all methods.
 
     Raises:
         InvalidInputError: listing everything that is missing or wrong.
     """
-    reads_text = not isinstance(model, LinearHeadModel)
-    problems = list(_missing(model, reads_text))
-    if not problems:  # what is missing cannot be tried
-        trials = [_settings, _preparation, _image_features, _adaptation]
-        trials += [_text_features] if reads_text else []
-        trials += [_prompt_path] if any(hasattr(model, call) for call in _PROMPT_CALLS) else []
-        problems = [problem for trial in trials for problem in _tried(trial, model)]
+    has_text = not isinstance(model, LinearHeadModel)
+    problems = list(_missing(model, has_text))
+    if not problems:  # a model with missing attributes cannot be run
+        checks = [_settings, _preparation, _image_features, _adaptation]
+        checks += [_text_features] if has_text else []
+        checks += [_prompt_path] if any(hasattr(model, call) for call in _PROMPT_CALLS) else []
+        problems = [problem for check in checks for problem in _run_check(check, model)]
     if problems:
         raise InvalidInputError(
             f"{type(model).__name__} cannot be used yet:\n" + "\n".join(f"- {problem}" for problem in problems)
@@ -44,22 +44,22 @@ def check_model(model: Any) -> list[str]:
     return _unavailable_methods(model)
 
 
-def _missing(model: Any, reads_text: bool) -> Iterator[str]:
+def _missing(model: Any, has_text: bool) -> Iterator[str]:
     if not isinstance(model, nn.Module):
-        yield "it must be a torch.nn.Module, with its networks as sub-modules, so that methods can copy it"
-    calls = ("prepare", "encode_image", "encode_text") if reads_text else ("prepare", "encode_image")
+        yield "it must be a torch.nn.Module, with its networks as submodules, so that methods can copy it"
+    calls = ("prepare", "encode_image", "encode_text") if has_text else ("prepare", "encode_image")
     yield from (f"the method {call} is missing" for call in calls if not callable(getattr(model, call, None)))
-    wanted: dict[str, tuple[type | tuple[type, ...], str]] = {
-        "name": (str, "what it is called in messages and records"),
-        "image_size": (int, "the side in pixels of the square images that it sees"),
-        "negative_patch_size": (int, "the side in pixels of Panda's patches: the paper has 32 for 224"),
-        "device": (torch.device, "where it is"),
-        "image_encoder": (nn.Module, "the part whose normalisation layers may adapt"),
+    required: dict[str, tuple[type | tuple[type, ...], str]] = {
+        "name": (str, "the model's name in messages and records"),
+        "image_size": (int, "the side in pixels of its square input images"),
+        "negative_patch_size": (int, "the side in pixels of Panda's patches: in the paper, 32 for inputs of 224"),
+        "device": (torch.device, "the device of its weights"),
+        "image_encoder": (nn.Module, "the module whose normalisation layers may adapt"),
     }
-    if reads_text:
-        wanted["logit_scale"] = (float, "what cosine similarities are multiplied with, such as 100.0")
-        wanted["text_encoder"] = ((nn.Module, type(None)), "the part of the text side that may adapt, or None")
-    for name, (kind, meaning) in wanted.items():
+    if has_text:
+        required["logit_scale"] = (float, "the factor from cosine similarities to logits, such as 100.0")
+        required["text_encoder"] = ((nn.Module, type(None)), "the module of the text encoder that may adapt, or None")
+    for name, (kind, meaning) in required.items():
         if not hasattr(model, name):
             yield f"the attribute {name} is missing: {meaning}"
         elif not isinstance(getattr(model, name), kind):
@@ -67,13 +67,13 @@ def _missing(model: Any, reads_text: bool) -> Iterator[str]:
             yield f"{name} is a {found}; expected {getattr(kind, '__name__', 'torch.nn.Module or None')}: {meaning}"
 
 
-def _tried(trial: Callable[[Any], Iterator[str]], model: Any) -> list[str]:
-    """What a trial found; an error that the model raises is a finding, too."""
+def _run_check(check: Callable[[Any], Iterator[str]], model: Any) -> list[str]:
+    """Return the problems that a check finds, or the error that the model raises."""
     try:
         with torch.inference_mode(False), torch.no_grad(), full_precision(model.device):
-            return list(trial(model))
+            return list(check(model))
     except Exception as error:  # whatever the model raises
-        return [f"{trial.__name__.strip('_').replace('_', ' ')}: {type(error).__name__}: {error}"]
+        return [f"{check.__name__.strip('_').replace('_', ' ')}: {type(error).__name__}: {error}"]
 
 
 def _pictures(height: int, width: int) -> Tensor:
@@ -88,9 +88,9 @@ def _settings(model: Any) -> Iterator[str]:
     if model.training or any(part.training for part in model.modules()):
         yield "it is in training mode; call model.eval()"
     if any(parameter.requires_grad for parameter in model.parameters()):
-        yield "its parameters require gradients; call model.requires_grad_(False), methods choose what they train"
+        yield "its parameters require gradients; call model.requires_grad_(False), as methods train copies"
     if not 0 < model.negative_patch_size <= model.image_size:
-        yield f"negative_patch_size is {model.negative_patch_size}, but must lie in 1..image_size ({model.image_size})"
+        yield f"negative_patch_size is {model.negative_patch_size}, but must be in 1..image_size ({model.image_size})"
     scale = getattr(model, "logit_scale", 1.0)
     if not (0 < scale < math.inf):
         yield f"logit_scale is {scale}, but must be a positive number (not its logarithm)"
@@ -100,29 +100,29 @@ def _preparation(model: Any) -> Iterator[str]:
     side = model.image_size
     prepared = model.prepare(_pictures(side + 5, side + 13))
     if tuple(prepared.shape) != (3, 3, side, side) or prepared.dtype != torch.float32:
-        yield f"prepare gave {prepared.dtype} {tuple(prepared.shape)}; expected torch.float32 {(3, 3, side, side)}"
+        yield f"prepare returned {prepared.dtype} {tuple(prepared.shape)}; expected torch.float32 {(3, 3, side, side)}"
         return
     if prepared.min() < -0.5 or prepared.max() > 1.5:
-        yield "prepare must return images in [0, 1]: normalise in encode_image, after Panda and views were made"
+        yield "prepare must return images in [0, 1]; normalise in encode_image, after negatives and views were created"
     if prepared.device != model.device:
-        yield f"prepare left images on {prepared.device}; the model is on {model.device}"
+        yield f"prepare returned images on {prepared.device}; the model is on {model.device}"
     if not torch.allclose(model.prepare(prepared), prepared):
-        yield "prepare must not change images that it has prepared"
+        yield "prepare must not change images that are already prepared"
     whole = _pictures(side, side)
     if not torch.allclose(model.prepare(whole), model.prepare(whole.double() / 255), rtol=1e-3, atol=1e-3):
-        yield "prepare must read uint8 images and floats in [0, 1] alike"
+        yield "prepare must return the same for uint8 images and for floats in [0, 1]"
 
 
 def _image_features(model: Any) -> Iterator[str]:
     images = _prepared(model)
     features = model.encode_image(images)
     if features.ndim != 2 or len(features) != 3 or not features.is_floating_point():
-        yield f"encode_image gave {features.dtype} {tuple(features.shape)} for 3 images; expected floats (3, D)"
+        yield f"encode_image returned {features.dtype} {tuple(features.shape)} for 3 images; expected floats (3, D)"
         return
     if not features.isfinite().all():
-        yield "encode_image gave values that are not finite"
+        yield "encode_image returned NaN or infinite values"
     if not torch.equal(model.encode_image(images), features):
-        yield "encode_image differs from call to call: something in it is random, or changes (eval mode?)"
+        yield "encode_image is not deterministic: two calls with the same images differ (not in eval mode?)"
     if not torch.allclose(model.encode_image(images[:1]), features[:1], rtol=1e-3, atol=1e-3):
         yield "encode_image of one image depends on the others in the batch (batch statistics?)"
 
@@ -131,37 +131,37 @@ def _adaptation(model: Any) -> Iterator[str]:
     images = _prepared(model)
     before = model.encode_image(images)
     try:
-        twin, adapted = adaptable_copy(model)
+        duplicate, adapted = adaptable_copy(model)
     except UnsupportedModelError:
-        return  # listed among the methods that cannot run
+        return  # reported as unsupported methods
     with torch.enable_grad():
-        features = twin.encode_image(images)
+        features = duplicate.encode_image(images)
         if features.requires_grad:
             features.float().square().sum().backward()
     if not any(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in adapted.values()):
         yield "no gradient reaches the normalisation layers of image_encoder (no_grad or detach inside encode_image?)"
     for parameter in adapted.values():
         parameter.add_(1.0)
-    if torch.equal(twin.encode_image(images), before):
-        yield "a copy with other normalisation layers still encodes the same: encode_image must use its own sub-modules"
+    if torch.equal(duplicate.encode_image(images), before):
+        yield "changing the normalisation layers of a copy has no effect: encode_image must use its own submodules"
     if not torch.equal(model.encode_image(images), before):
-        yield "changing a copy changes the model: networks must be sub-modules, not kept in lists, closures or globals"
+        yield "changing a copy changes the model: networks must be submodules, not kept in lists, closures or globals"
 
 
 def _text_features(model: Any) -> Iterator[str]:
     text, image = model.encode_text(_TEXTS), model.encode_image(_prepared(model))
     if text.ndim != 2 or text.shape != (len(_TEXTS), image.shape[-1]):
-        yield f"encode_text gave {tuple(text.shape)} for 2 texts; expected (2, {image.shape[-1]}), as for images"
+        yield f"encode_text returned {tuple(text.shape)} for 2 texts; expected (2, {image.shape[-1]}), as for images"
     elif not text.isfinite().all():
-        yield "encode_text gave values that are not finite"
+        yield "encode_text returned NaN or infinite values"
     elif text.device != model.device:
-        yield f"encode_text left embeddings on {text.device}; the model is on {model.device}"
+        yield f"encode_text returned embeddings on {text.device}; the model is on {model.device}"
 
 
 def _prompt_path(model: Any) -> Iterator[str]:
     if not isinstance(model, PromptableModel):
         missing = ", ".join(call for call in _PROMPT_CALLS if not hasattr(model, call))
-        yield f"the prompt path is there in parts; {missing} is missing (or omit all three)"
+        yield f"the prompt path is incomplete: {missing} is missing (or omit all of {', '.join(_PROMPT_CALLS)})"
         return
     tokens = model.tokenize(_TEXTS)
     with torch.enable_grad():
@@ -171,16 +171,16 @@ def _prompt_path(model: Any) -> Iterator[str]:
     if not torch.allclose(encoded, model.encode_text(_TEXTS), rtol=1e-3, atol=1e-3):  # type: ignore[attr-defined]
         yield "encode_embedded(embed_tokens(tokens), tokens) must equal encode_text of the same texts"
     if gradient is None or not gradient.any():
-        yield "no gradient reaches the embeddings given to encode_embedded"
+        yield "no gradient reaches the embeddings passed to encode_embedded"
 
 
 def _unavailable_methods(model: Any) -> list[str]:
     rows = model.head.out_features if isinstance(model, LinearHeadModel) else 2
     classifier = make_classifier(model, [f"class {row}" for row in range(rows)])
-    found = []
+    unavailable = []
     for name in METHODS:
         try:
             METHODS.get(name)(classifier)
         except UnsupportedModelError as error:
-            found.append(f"{name}: {error}")
-    return found
+            unavailable.append(f"{name}: {error}")
+    return unavailable

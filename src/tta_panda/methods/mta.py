@@ -12,25 +12,26 @@ from tta_panda.options import NonNegative, Share
 from tta_panda.views import Augmentation
 
 ROUNDS = 5
-"""Of updating the views' weights, then the mode."""
+"""Number of alternating updates of the views' weights and the mode."""
 
 STEPS = 5
-"""Of each update."""
+"""Number of steps in each update."""
 
 
 class MTA(ViewMethod):
-    """The mode of an image's views is compared with the texts; views that lie apart from the others count less.
+    """Compares the mode of an image's views with the texts; outlying views have less weight.
 
-    The mode is found by mean shift among plain features, weighted by how central a view is and how many others predict
-    what it does. Panda's offset enters the predictions, and is subtracted from the mode in the end.
+    The mode is found by mean shift on plain features. Views are weighted by their density and by how many others make
+    the same prediction. Predictions are debiased, and so is the mode in the end.
 
     The defaults are those of MTA's own code, the same for all data sets.
 
     Args:
         augmentation: `"augmix"`, or `"crops"` for crops and flips only.
-        neighbours: share of the other views, the nearest, whose distance is the bandwidth of a view; at least one.
+        neighbours: fraction of the other views, the nearest, that determines the bandwidth of a view; at least one
+            view is used.
         sharpness: inverse temperature of the views' weights.
-        affinity_weight: how much the views that predict the same count beside the density.
+        affinity_weight: weight of the agreement with other views' predictions, relative to the density.
     """
 
     augmentation: Augmentation = "crops"
@@ -59,16 +60,16 @@ class MTA(ViewMethod):
 
 
 def _density(views: Tensor, mode: Tensor, bandwidth: Tensor) -> Tensor:
-    """Of the kernels (B, V) around views (B, V, D) at the modes (B, D)."""
+    """Return the densities (B, V) of kernels around views (B, V, D) at the modes (B, D)."""
     return (-(views - mode[:, None]).square().sum(dim=-1) / (2 * bandwidth)).exp()
 
 
 def _squared_bandwidth(views: Tensor, share: float) -> Tensor:
-    """Half the mean squared distance (B, V) of unit views (B, V, D) to the nearest share of the others."""
+    """Return half the mean squared distance (B, V) of unit views (B, V, D) to the nearest of the others."""
     count = views.shape[1]
     if count == 1:
-        return views.new_ones(len(views), 1)  # any: the mode is that view
-    exact = "donot_use_mm_for_euclid_dist"  # 2 - 2 cos would be rounding alone where views are similar
+        return views.new_ones(len(views), 1)  # arbitrary: the mode is that view
+    exact = "donot_use_mm_for_euclid_dist"  # 2 - 2 cos would be mostly rounding error for similar views
     distances = torch.cdist(views, views, compute_mode=exact).square_()  # (B, V, V)
     distances.diagonal(dim1=1, dim2=2).fill_(torch.inf)
     nearest = distances.topk(max(1, int(share * (count - 1) + 1e-9)), dim=-1, largest=False).values

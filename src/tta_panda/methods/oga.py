@@ -15,23 +15,24 @@ from tta_panda.methods.losses import entropy_of, top_class
 from tta_panda.options import Count, NonNegative
 
 MIN_FOR_MEAN = 2
-"""Entries of a class from which its mean replaces the text."""
+"""Minimum number of entries of a class for its mean to replace the text."""
 
 MIN_FOR_COVARIANCE = 3
-"""Entries of any one class from which the covariance is estimated."""
+"""Minimum number of entries of at least one class for the covariance to be estimated."""
 
 
 class OGA(FrozenMethod):
-    """Classes as Gaussians of one covariance around the certain images seen so far; the text's prediction is the prior.
+    """Models classes as Gaussians with a shared covariance, fitted to certain images; text predictions are the prior.
 
-    A batch enters the cache first and is then classified as a whole. The Gaussians are of plain features, and where
-    all means come from images, a shift of all features leaves them alone; text logits come from debiased ones.
+    A batch enters the cache first and is then classified as a whole. Gaussians are fitted to plain features, and once
+    all means come from images, a shift of all features does not change the likelihoods; text logits are computed on
+    debiased features.
 
-    The defaults are those of OGA's own code, the same for all data sets; it was not tried on corruptions.
+    The defaults are those of OGA's own code, the same for all data sets; it was not evaluated on corruptions.
 
     Args:
-        slots: images of a class in the cache; a more certain one replaces the least certain.
-        temperature: what log-likelihoods are multiplied with beside the prior.
+        slots: maximum number of images per class in the cache; a more certain image replaces the least certain one.
+        temperature: factor of the log-likelihoods, relative to the prior.
     """
 
     slots: Count = 8
@@ -46,18 +47,18 @@ class OGA(FrozenMethod):
         prior = self.classify(encoded).log_softmax(dim=-1)  # (B, K)
         features, entropies = F.normalize(encoded.features, dim=-1), entropy_of(prior)
         seen = {"features": features, "labels": top_class(prior), "entropies": entropies}
-        # A prediction that is no better than chance does not enter, even where a slot is free.
+        # Images with a uniform prediction do not enter, even if a slot is free.
         self.cache = update_cache(self.cache, seen, self.slots, entropies < math.log(prior.shape[1])).apply()
         log_likelihoods = self._log_likelihoods(features)
         return (prior + (self.temperature * log_likelihoods).log_softmax(dim=-1)).log_softmax(dim=-1)
 
     def _log_likelihoods(self, features: Tensor) -> Tensor:
-        """(B, K) of features (B, D), up to what all classes have in common."""
+        """Return log-likelihoods (B, K) of features (B, D), up to a constant per image."""
         entries, labels = self.cache["features"], self.cache["labels"]
         texts = F.normalize(self.classifier.class_embeddings, dim=-1)
         counts = labels.bincount(minlength=len(texts))[:, None]  # (K, 1)
         sums = torch.zeros_like(texts).index_add_(0, labels, entries)
-        # The authors' code divides by all slots, also where some are free.
+        # The authors' code divides by the number of slots, even if some are free.
         means = torch.where(counts < MIN_FOR_MEAN, texts, sums / (self.slots if self.follows_reference else counts))
         if counts.max() >= MIN_FOR_COVARIANCE:
             covariance = _covariance(entries - means[labels])
@@ -69,7 +70,7 @@ class OGA(FrozenMethod):
 
 
 def _covariance(residuals: Tensor) -> Tensor:
-    """Of residuals (N, D), shrunk where they are few for so many dimensions (D, D)."""
+    """Return the covariance (D, D) of residuals (N, D), shrunk if N is small relative to D."""
     count, size = residuals.shape
     centred = residuals - residuals.mean(dim=0)
     scatter = centred.T @ centred
@@ -80,12 +81,13 @@ def _covariance(residuals: Tensor) -> Tensor:
 
 
 def _whitened(vectors: Tensor, covariance: Tensor) -> Tensor:
-    """Vectors (N, D) such that products of them are products by way of the inverse covariance (D, D).
+    """Whiten vectors (N, D), so that their dot products are Mahalanobis products for a covariance (D, D).
 
-    A triangular system is solved, which takes less time than an inverse where D is large. Where there is no inverse,
-    directions without variance are skipped, as by a pseudo-inverse.
+    A triangular system is solved, which is faster than an inverse for large D. If the covariance is singular,
+    directions without variance are dropped, as in a pseudo-inverse.
     """
-    device = torch.device("cpu") if vectors.device.type == "mps" else vectors.device  # which cannot compute all of this
+    # MPS lacks some of these functions.
+    device = torch.device("cpu") if vectors.device.type == "mps" else vectors.device
     rows, matrix = vectors.to(device), covariance.to(device)
     factor, failed = torch.linalg.cholesky_ex(matrix)
     if failed:

@@ -1,7 +1,7 @@
-"""Named settings: the paper's benchmarks, and what suits the embedded model.
+"""Presets: settings for the paper's benchmarks, and for the embedded model.
 
-A preset sets what differs from the defaults of a method, which are those of the method's own code. Records hold every
-option of a run, with the value that it had.
+A preset sets the options that differ from the defaults of a method, which are those of the method's own code. Records
+contain the values of all options of a run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _USE_ALL_VIEWS = ("mta",)
 
 _SHARED: dict[str, dict[str, Any]] = {
     "eta": {"margin": 0.5, "d_margin": 1.0},
-    # What the paper lists as SAR's learning rate is the radius rho; the optimiser's own is the same everywhere.
+    # The value that the paper lists as SAR's learning rate is the radius rho; the actual one is the default everywhere.
     "sar": {"optimizer": "adam", "skip_last_blocks": 0},
     "deyo": {"lr": 1e-3, "filter_margin": 2.0, "plpd_threshold": 0.0},
     "tpt": {"lr": 1e-3},
 }
-"""What all presets set."""
+"""Options that all presets set."""
 
 _PER_BENCHMARK: dict[str, dict[str, tuple[float, float, float]]] = {
     "clip": {"beta": (0.7, 0.4, 0.4)},
@@ -40,10 +40,10 @@ _PER_BENCHMARK: dict[str, dict[str, tuple[float, float, float]]] = {
     "tps": {"beta": (0.6, 0.4, 0.4), "lr": (1e-2, 1e-3, 1e-3)},
     "bat": {"beta": (0.7, 0.3, 0.3), "lr": (1e-4, 2e-4, 2e-4)},
     "mint": {"lr": (7e-3, 7e-3, 1.5e-2)},
-    "im": {"lr": (2e-4, 1e-4, 1e-4)},  # Tent's, as nothing is published
+    "im": {"lr": (2e-4, 1e-4, 1e-4)},  # those of Tent, as none are published
     "subtta": {"lr": (1e-3, 1e-3, 5e-4), "momentum": (0.1, 0.1, 0.5)},
 }
-"""Values for CIFAR-10-C, CIFAR-100-C and ImageNet-C, by method and option; of the ten as in the paper's table."""
+"""Values for CIFAR-10-C, CIFAR-100-C and ImageNet-C, by method and option; for Panda's ten methods from its paper."""
 
 _MINI = {"eta": {"lr": 1e-3}, "tps": {"lr": 1e-3}, "mint": {"lr": 1.5e-2}, "tda": {"negative_alpha": 1.0}}
 _MINI |= {"oga": {"temperature": 0.2}}
@@ -51,7 +51,7 @@ _MINI |= {"oga": {"temperature": 0.2}}
 
 @dataclass(frozen=True)
 class Preset:
-    """A model, data, and every method's hyper-parameters for them."""
+    """A model, a data set, and the hyperparameters of all methods for them."""
 
     name: str
     model: str
@@ -59,12 +59,12 @@ class Preset:
     methods: Mapping[str, Mapping[str, Any]]
     """Options by method; `beta` is Panda's."""
     panda: Mapping[str, Any]
-    """Panda's options that are the same for all methods."""
+    """Options of Panda that are the same for all methods."""
     templates: str = "photo"
-    """Prompts for the class names, one of `tta_panda.models.TEMPLATES`."""
+    """Templates of the prompts, one of `tta_panda.models.TEMPLATES`."""
 
     def options(self, method: MethodName) -> dict[str, Any]:
-        """What the preset sets for a method, and for Panda where the name asks for it. Nothing for unknown methods."""
+        """Return the options that the preset sets for a method and its debiasing; none for unknown methods."""
         own = dict(self.methods.get(method.base, {}))
         beta = own.pop("beta", "auto")
         if "panda" not in method.debias:
@@ -104,7 +104,7 @@ def _add(base: str, model: str, templates: str) -> None:
     PRESETS[name] = replace(PRESETS[base], name=name, model=model, templates=templates)
 
 
-# As Mint's own code runs the benchmarks, but for its batches of 20; and with the prompts that OpenAI has for ImageNet.
+# The models of Mint's own code, which uses batches of 20, and a variant with OpenAI's prompts for ImageNet.
 _add("cifar10-c", "ViT-B-32-quickgelu:openai", "mint")
 _add("cifar100-c", "ViT-B-16-quickgelu:openai", "mint")
 _add("imagenet-c", "ViT-L-14-quickgelu:openai", "mint")
@@ -112,7 +112,7 @@ _add("imagenet-c", "ViT-B-16-quickgelu:openai", "openai")
 
 
 def list_presets(pattern: str = "*") -> list[str]:
-    """Names of presets that match a shell wildcard."""
+    """Return the names of presets that match a shell wildcard."""
     return fnmatch.filter(PRESETS, pattern)
 
 

@@ -18,18 +18,18 @@ from tta_panda.options import NonNegative, NonNegativeInt
 
 
 class SAR(TrainedMethod):
-    """Sharpness-aware entropy minimisation on reliable images, started over when entropies collapse.
+    """Sharpness-aware entropy minimisation on reliable images, with a reset when entropies collapse.
 
     The defaults are those of SAR's own code for ViT-B and batches of 64; it scales `lr` with the batch size.
 
     Args:
-        lr: learning rate of the optimiser that steps with the gradient of the perturbed weights.
-        rho: how far weights are moved uphill before that gradient is taken.
+        lr: learning rate of the optimiser, which uses the gradient at the perturbed weights.
+        rho: norm of the perturbation, along the gradient.
         margin: reliable images have an entropy below `margin * ln K`.
-        reset_constant: the model is restored when the moving average of the loss falls below it.
+        reset_constant: the model is reset when the moving average of the loss falls below this.
         optimizer: `"adam"`, or `"sgd"` with momentum 0.9.
         skip_last_blocks: this many last blocks of the image encoder, and its final norm, do not adapt; None for a
-            quarter of them, as the three of twelve in SAR's own code.
+            quarter of the blocks, such as three of twelve in SAR's own code.
     """
 
     gradient_passes = 2
@@ -58,16 +58,16 @@ class SAR(TrainedMethod):
         kept = (entropies < self.max_entropy).nonzero()[:, 0]
         if len(kept):
             is_finite = self.backward(entropies[kept].mean())
-            if self.follows_reference:  # whose second pass draws negatives anew
+            if self.follows_reference:  # the second pass of the authors' code draws new negatives
                 batch = dataclasses.replace(batch, negatives=self.features.draw(batch.images))
             if is_finite:
                 self._sharpness_aware_step(batch.select(kept))
         return logits
 
     def _sharpness_aware_step(self, reliable: Batch) -> None:
-        with moved_uphill(list(self.adapted.values()), self.rho):
+        with perturbed(list(self.adapted.values()), self.rho):
             entropies = entropy(self.classify(self.encode(reliable)))
-            entropies = entropies[~(entropies >= self.max_entropy)]  # NaN stays, and shows in the loss
+            entropies = entropies[~(entropies >= self.max_entropy)]  # keeps NaN, which makes the loss NaN
             if not len(entropies):
                 return
             loss = entropies.mean()
@@ -77,13 +77,13 @@ class SAR(TrainedMethod):
         self.weights.optimizer.step()
         latest = float(loss.detach())
         self.mean_loss = latest if self.mean_loss is None else 0.9 * self.mean_loss + 0.1 * latest
-        if self.mean_loss < self.reset_constant:  # predictions must have collapsed
+        if self.mean_loss < self.reset_constant:  # predictions have collapsed
             self.restart()
 
 
 @contextlib.contextmanager
-def moved_uphill(parameters: list[nn.Parameter], rho: float) -> Iterator[None]:
-    """Weights at the distance rho along their gradient, over all tensors; restored exactly at the end."""
+def perturbed(parameters: list[nn.Parameter], rho: float) -> Iterator[None]:
+    """Move weights along their gradient, by rho in the norm over all tensors, and restore them exactly at the end."""
     before = [parameter.detach().clone() for parameter in parameters]
     gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()

@@ -1,6 +1,6 @@
-"""One batch encoded for several frozen methods: its images once, its views once, and each set of negatives once.
+"""Encode a batch once for several frozen methods: its images, its views, and each set of negatives.
 
-The passes are separate, so what a method gets is the same to the last bit, whoever else takes part.
+The passes are separate, so the features of a method are the same to the last bit, whichever others take part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tta_panda.models.devices import clock
 
 
 class SharedBatch(NamedTuple):
-    """What came out of the passes over a batch, and the seconds that each took."""
+    """The embeddings of a batch, and the seconds that each pass took."""
 
     plain: Encoded
     views: Tensor | None
@@ -29,8 +29,8 @@ class SharedBatch(NamedTuple):
     plain_seconds: float
     views_seconds: float
 
-    def part_of(self, features: Features) -> tuple[Encoded, float]:
-        """What one stream would have encoded for itself, and the time that this took."""
+    def part_for(self, features: Features) -> tuple[Encoded, float]:
+        """Return the embeddings that one stream needs, and the seconds that their passes took."""
         encoded, seconds = self.plain, self.plain_seconds
         if features.source is not None:
             encoded, more = self.by_negatives[features.source.key]
@@ -41,7 +41,7 @@ class SharedBatch(NamedTuple):
 
 
 class SharedFeatures:
-    """Encodes for several streams that agree on their views; what a cache has is read instead."""
+    """Encodes batches for several streams that use the same views, with an optional cache."""
 
     def __init__(self, several: Sequence[Features], cache: FeatureCache | None = None):
         viewing = next((features for features in several if features.views is not None), several[0])
@@ -50,12 +50,12 @@ class SharedFeatures:
         self._by_negatives: dict[object, Features] = {}
         for features in several:
             if features.source is not None and features.source.key not in self._by_negatives:
-                drawing = dataclasses.replace(features.source.settings, beta=1.0)  # any that draws
-                own = Features(features.classifier, drawing, features.seed)
+                settings = dataclasses.replace(features.source.settings, beta=1.0)  # any beta that draws negatives
+                own = Features(features.classifier, settings, features.seed)
                 self._by_negatives[features.source.key] = own
         self._cache = cache
         self._history = ""  # a hash of all batches so far: negatives and views may depend on earlier ones
-        self._saved = 0.0  # seconds that reading was faster than encoding
+        self._saved = 0.0  # seconds saved so far by reading instead of encoding
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> SharedBatch:
@@ -69,7 +69,9 @@ class SharedFeatures:
             raw = self._once(f"images {content}", lambda: encode_images(self._model, batch.images))
             plain = self._plain.split(raw)
             after_plain = self._clock()
-            by_negatives = {key: self._with_negatives(batch, raw, of) for key, of in self._by_negatives.items()}
+            by_negatives = {
+                key: self._with_negatives(batch, raw, features) for key, features in self._by_negatives.items()
+            }
             before_views = self._clock()
             encode_views = partial(self._once, f"{self._plain.views_key} {self._history}")
             views = self._plain.encode_views(plain, batch, encode_views).views
@@ -86,19 +88,19 @@ class SharedFeatures:
         return encoded, self._clock() - start
 
     def _clock(self) -> float:
-        """The time, in which a cached pass takes as long as it took when it was made."""
+        """Return the time, counting a cached pass with the seconds that it took to compute."""
         return clock(self._model.device) + self._saved
 
     def _once(self, key: str, encode: Encode) -> Tensor:
-        """An encoder pass, read where the cache has it under this key."""
+        """Read a pass from the cache, or run it and add it to the cache."""
         if self._cache is None:
             return encode()
         start = self._clock()
         found = self._cache.load(key)
         if found is None:
-            looked = self._clock()
+            before = self._clock()
             features = encode()
-            found = Pass(features, self._clock() - looked)
+            found = Pass(features, self._clock() - before)
             self._cache.save(key, found)
         self._saved += start + found.seconds - self._clock()
         return found.features

@@ -14,13 +14,13 @@ from tta_panda.methods.losses import top_class
 from tta_panda.options import Count, NonNegative, NonNegativeInt
 
 SOFTNESS = 50.0
-"""What log-likelihoods are divided by beside the text's prediction."""
+"""Divisor of the log-likelihoods, relative to the text's prediction."""
 
 MIN_VARIANCE = 1e-12
 
 
 class Gaussians(NamedTuple):
-    """One with a diagonal covariance for each class."""
+    """A Gaussian with a diagonal covariance for each class."""
 
     means: Tensor  # (K, D)
     variances: Tensor  # (K, D)
@@ -29,7 +29,10 @@ class Gaussians(NamedTuple):
         return Gaussians(self.means[classes], self.variances[classes])
 
     def log_likelihoods(self, features: Tensor) -> Tensor:
-        """(B, K) of features (B, D), up to a constant. Expanded, as all differences at once would be (B, K, D)."""
+        """Return log-likelihoods (B, K) of features (B, D), up to a constant.
+
+        The square is expanded, because all differences at once would be a tensor (B, K, D).
+        """
         scaled = self.means / self.variances
         constants = torch.addcmul(self.variances.log(), self.means, scaled).sum(dim=-1)
         squares = torch.addmm(constants, features.square(), self.variances.reciprocal().T)
@@ -37,19 +40,19 @@ class Gaussians(NamedTuple):
 
 
 class StatA(FrozenMethod):
-    """Fits one Gaussian per class to a batch, anchored at the texts, with neighbouring images agreeing.
+    """Fits one Gaussian per class to a batch, anchored at the texts, and encourages neighbouring images to agree.
 
-    Nothing is kept from batch to batch. Gaussians and neighbours are of plain features; text logits come from debiased
-    ones.
+    Nothing is kept from batch to batch. Gaussians and neighbours are computed on plain features, and text logits on
+    debiased ones.
 
-    The defaults are those of StatA's own code, the same for all data sets; it was not tried on corruptions.
+    The defaults are those of StatA's own code, the same for all data sets; it was not evaluated on corruptions.
 
     Args:
-        steps: updates of the Gaussians.
-        inner_steps: updates of the assignments for each of these, and at the end.
-        neighbours: how many of the nearest other images an image should agree with.
+        steps: number of updates of the Gaussians.
+        inner_steps: number of updates of the assignments before each of these, and at the end.
+        neighbours: number of nearest other images that an image should agree with.
         text_weight: exponent of the text's prediction.
-        alpha: images that the text of a class counts for in its Gaussian.
+        alpha: weight of the text of a class in its Gaussian, as a number of images.
     """
 
     steps: NonNegativeInt = 10
@@ -67,7 +70,7 @@ class StatA(FrozenMethod):
         at_texts = torch.add(self.text_weight * by_text, anchored, alpha=1 / SOFTNESS)
         unary, logits, shares = at_texts, torch.empty_like(by_text), by_text.exp()
         for step in range(self.steps + 1):
-            if step:  # classes that no image is assigned to stay at their texts
+            if step:  # classes without assigned images keep the Gaussians at their texts
                 counts = top_class(shares).bincount(minlength=shares.shape[1]).to(shares.dtype)
                 present = counts.nonzero()[:, 0]
                 fitted = self._fit(features, shares[:, present], counts[present, None], anchor.select(present))
@@ -79,29 +82,29 @@ class StatA(FrozenMethod):
         return logits.log_softmax(dim=-1)
 
     def _fit(self, features: Tensor, shares: Tensor, counts: Tensor, anchor: Gaussians) -> Gaussians:
-        """The Gaussians of k classes that images have shares (B, k) of, each between these images and the text."""
+        """Fit the Gaussians of k classes to images with soft assignments (B, k), anchored at the texts."""
         weights = (shares / shares.sum(dim=0)).T  # (k, B)
         trust = counts / (counts + self.alpha)  # (k, 1)
         own_means = weights @ features
         means = F.normalize(anchor.means.lerp(F.normalize(own_means, dim=-1), trust), dim=-1)
         own = torch.addcmul(weights @ features.square(), means, means - 2 * own_means).clamp_min_(0)
-        apart = anchor.means - means
-        variances = torch.addcmul(anchor.variances, apart, apart).lerp_(own, trust)
+        difference = anchor.means - means
+        variances = torch.addcmul(anchor.variances, difference, difference).lerp_(own, trust)
         return Gaussians(means, variances.clamp_min_(MIN_VARIANCE))
 
 
 def _anchor(features: Tensor, texts: Tensor, predicted: Tensor) -> Gaussians:
-    """Gaussians around texts (K, D), with the variance that features (B, D) have around what is predicted (B, K)."""
+    """Return Gaussians around texts (K, D), with the variance of features (B, D) around predicted (B, K) texts."""
     squares = features.square().sum(dim=0) - 2 * (predicted.T @ features * texts).sum(dim=0)
     variance = (squares + predicted.sum(dim=0) @ texts.square()) / len(features)  # (D,)
     return Gaussians(texts, variance.clamp_min(MIN_VARIANCE).expand_as(texts))
 
 
 def _nearest(features: Tensor, count: int) -> Tensor:
-    """Cosines (B, B) of images with their `count` nearest others and with those whose nearest they are; else zero."""
+    """Return symmetric affinities (B, B): the cosines between images and their `count` nearest others, else zero."""
     cosines = features @ features.T
     others = cosines.masked_fill(torch.eye(len(features), dtype=torch.bool, device=features.device), -torch.inf)
     nearest = others.topk(min(count, len(features) - 1), dim=1).indices
     weights = torch.zeros_like(cosines).scatter_(1, nearest, cosines.gather(1, nearest))
     both = weights + weights.T
-    return both.to_sparse() if both.device.type == "cpu" else both  # few are not zero
+    return both.to_sparse() if both.device.type == "cpu" else both  # most are zero

@@ -1,6 +1,7 @@
-"""Saved states of methods: what they belong to, whether a method can continue from one, and their files.
+"""Save and load the states of methods, and check that a state and a method match.
 
-A file holds the tensors as safetensors, named by their paths, and all else as JSON beside them: nothing in it can run.
+A file contains the tensors as safetensors, named by their paths, and everything else as JSON in its metadata, so
+loading it cannot run code.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _PARTS: dict[str, type | tuple[type, ...]] = {
 
 
 def describe(method: Method) -> dict[str, Any]:
-    """What two methods must have in common for one to continue from the other's state, in plain values."""
+    """Return the properties, as plain values, in which two methods must agree to exchange their states."""
     options = {name: value for name, value in method.options.items() if name not in method.memory_options}
     return {
         "method": type(method).__name__,
@@ -56,7 +57,7 @@ def describe(method: Method) -> dict[str, Any]:
 
 
 def check_state(state: Any, method: Method) -> None:
-    """Raise `InvalidInputError` if the method cannot continue from this state, and say why."""
+    """Raise `InvalidInputError` with the differences if the method cannot continue from this state."""
     if not isinstance(state, dict) or not isinstance(state.get("made_by"), dict) or "state" not in state:
         raise InvalidInputError(f"This is not what a method's state_dict() returns: {str(state)[:100]}")
     saved, own = state["made_by"], describe(method)
@@ -67,13 +68,13 @@ def check_state(state: Any, method: Method) -> None:
             for key in differing[:_SHOWN_DIFFERENCES]
         ]
         raise InvalidInputError(
-            f"This state does not fit this {type(method).__name__}: {'; '.join(shown)}. Make the method like the "
-            "one that was saved."
+            f"This state does not fit this {type(method).__name__}: {'; '.join(shown)}. Create the method with the "
+            "settings of the saved one."
         )
 
 
 def _plain(value: Any) -> str:
-    """A text to compare values by: a forged state may hold tensors, which have no truth value."""
+    """Convert a value to text for comparison: a forged state may contain tensors, which have no truth value."""
     return json.dumps(value, default=str, skipkeys=True, sort_keys=True)
 
 
@@ -82,9 +83,9 @@ def _short(value: Any) -> str:
 
 
 def write_state(path: str | Path, method: Method, facts: Mapping[str, Any] | None = None) -> None:
-    """Write a method's state to a file, whole or not at all, with facts of the caller's beside it.
+    """Write a method's state to a file atomically, together with the caller's own `facts`.
 
-    Facts may hold what states hold: dictionaries by strings of tensors and of what JSON knows.
+    Like states, these may be nested dictionaries, with strings as keys, of tensors and values that JSON supports.
     """
     debias = method.debias
     content = {
@@ -100,14 +101,14 @@ def write_state(path: str | Path, method: Method, facts: Mapping[str, Any] | Non
         text = json.dumps(_without_tensors(content, tensors))
     except TypeError as error:
         raise InvalidInputError(
-            f"A state cannot be saved: {error}. It can hold dictionaries of tensors, numbers, strings and None."
+            f"The state cannot be saved: {error}. It may contain dictionaries of tensors, numbers, strings and None."
         ) from error
     metadata = {"format": _FORMAT, "content": text, "digest": _digest(text, tensors)}
     save_file(Path(path), safetensors.torch.save(tensors, metadata))
 
 
 def read_state(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The `state_dict` and the facts that `write_state` wrote."""
+    """Read the `state_dict` and the facts that `write_state` wrote."""
     content = _read(Path(path))
     return content["state"], content["facts"]
 
@@ -117,11 +118,11 @@ def load_method(path: str | Path, classifier: Classifier) -> Method:
 
     Args:
         path: the file.
-        classifier: one like the method's: the same weights and classes.
+        classifier: a classifier with the same weights and classes as the method's.
 
     Raises:
-        InvalidInputError: if the classifier is another one. The message says what differs.
-        StoreError: if the file is not a saved method state, or damaged.
+        InvalidInputError: if the classifier does not match. The message names the differences.
+        StoreError: if the file is not a saved method state, or is damaged.
     """
     content = _read(Path(path))
     if content["name"] is None:
@@ -129,7 +130,7 @@ def load_method(path: str | Path, classifier: Classifier) -> Method:
         kind = made_by.get("method") if isinstance(made_by, dict) else "a method"
         raise StoreError(
             f"{path} is the state of {kind}, which was not registered as a method. "
-            "Make the method, and call method.load_state_dict(tta_panda.methods.state.read_state(path)[0])."
+            "Create the method, and call method.load_state_dict(tta_panda.methods.state.read_state(path)[0])."
         )
     try:
         debias = content["debias"] and _debias_of(*content["debias"])
@@ -156,7 +157,7 @@ def _read(path: Path) -> dict[str, Any]:
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
         is_state = metadata["format"] == _FORMAT
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise StoreError(f"{path} is not a saved method state, or it is cut short.") from error
+        raise StoreError(f"{path} is not a saved method state, or it is truncated.") from error
     if not is_state:
         raise StoreError(f"{path} is a {metadata['format']!r}; expected {_FORMAT!r}. Save the state again.")
     if metadata.get("digest") != _digest(metadata.get("content", ""), tensors):
@@ -175,7 +176,7 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _without_tensors(value: Any, tensors: dict[str, Tensor], *path: str) -> Any:
-    """Nested dictionaries with None in the place of tensors, which are put into `tensors` by their paths as JSON."""
+    """Replace tensors in nested dictionaries by None, and add them to `tensors` under their paths as JSON."""
     if isinstance(value, Tensor):
         tensors[json.dumps(path)] = value.detach().cpu().contiguous().clone()
         return None
@@ -185,7 +186,7 @@ def _without_tensors(value: Any, tensors: dict[str, Tensor], *path: str) -> Any:
 
 
 def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Put tensors back in their places."""
+    """Put tensors back at their paths."""
     for path, tensor in tensors.items():
         *parents, name = json.loads(path)
         functools.reduce(operator.getitem, parents, value)[name] = tensor

@@ -15,19 +15,19 @@ from tta_panda.options import Count, NonNegative
 
 
 class SubTTA(TrainedMethod):
-    """Two steps per batch: towards the subspace in which the texts differ, and towards separate classes within it.
+    """Takes two steps per batch: towards the subspace in which the texts differ, and towards separate classes in it.
 
-    Both losses are of plain features, and a shift of all features leaves the first alone; pseudo-labels and predictions
-    come from debiased ones. A single image teaches nothing, so no step is made.
+    Both losses are computed on plain features, and a shift of all features does not change the first; pseudo-labels and
+    predictions are computed on debiased features. Batches of a single image are not trained on.
 
-    The defaults are those of SubTTA's own code for CIFAR-10-C and CIFAR-100-C; for ImageNet-C it has `lr=5e-4` and
+    The defaults are those of SubTTA's own code for CIFAR-10-C and CIFAR-100-C; for ImageNet-C it uses `lr=5e-4` and
     `momentum=0.5`.
 
     Args:
         lr: learning rate of AdamW.
-        weight_decay: of AdamW.
-        momentum: weight of the earlier covariance of the stream beside that of a batch.
-        rank: the subspace has at most this many directions.
+        weight_decay: weight decay of AdamW.
+        momentum: weight of the stream's earlier covariance, relative to that of the batch.
+        rank: maximum dimension of the subspace.
     """
 
     gradient_passes = 2
@@ -58,7 +58,7 @@ class SubTTA(TrainedMethod):
             return self.classify(encoded) if self.follows_reference else self._classify_projected(encoded)
 
     def _misalignment(self, encoded: Encoded) -> Tensor:
-        """A loss with the gradient of minus the overlap of both subspaces; its value means nothing."""
+        """Return a loss whose gradient is that of minus the overlap of both subspaces; its value has no meaning."""
         latest = _covariance(encoded.features) + 1e-6 * torch.eye(len(self.covariance)).to(self.covariance)
         covariance = torch.lerp(latest, self.covariance, self.momentum)
         self.covariance = covariance.detach()
@@ -66,41 +66,45 @@ class SubTTA(TrainedMethod):
         return -(covariance * slope).sum() / (len(self.basis) * (1 - self.momentum))
 
     def _project(self, features: Tensor) -> Tensor:
-        """Unit coordinates (B, r) of features (B, D) in the subspace of the texts."""
+        """Return unit coordinates (B, r) of features (B, D) in the subspace of the texts."""
         return F.normalize(features @ self.basis.T, dim=-1)
 
     def _classify_projected(self, encoded: Encoded) -> Tensor:
-        """Logits (B, K) of features that are projected into the subspace of the texts, and as long as before."""
-        lengths = (encoded.features @ self.basis.T).norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        """Return logits (B, K) of features projected into the subspace of the texts.
+
+        Debiased features are divided by the norms of the plain ones after projection, and are not normalised again.
+        """
+        norms = (encoded.features @ self.basis.T).norm(dim=-1, keepdim=True).clamp_min(1e-12)
         texts = self.classifier.class_embeddings @ self.basis.T  # (K, r)
-        return self.classify(encoded, texts, encoded.debiased @ self.basis.T / lengths)
+        return self.classify(encoded, texts, encoded.debiased @ self.basis.T / norms)
 
 
 def _covariance(features: Tensor) -> Tensor:
-    """(D, D) of features (N, D); zero for a single one."""
+    """Return the covariance (D, D) of features (N, D); zero for a single image."""
     centred = features - features.mean(dim=0)
     return centred.T @ centred / max(1, len(features) - 1)
 
 
 def _main_directions(texts: Tensor, rank: int) -> Tensor:
-    """Orthonormal directions (r, D) in which texts (K, D) differ, without the first unless it is the only one.
+    """Return orthonormal directions (r, D) in which texts (K, D) differ, without the first unless it is the only one.
 
-    The authors' code takes one more, in which the texts do not differ at all, so that rounding would choose it.
+    The authors' code uses one more direction, in which the texts do not differ, so rounding errors determine it.
     """
-    most = min(len(texts) - 1, texts.shape[1])
+    max_rank = min(len(texts) - 1, texts.shape[1])
     exact = texts.cpu().double()
-    directions = torch.linalg.svd(exact - exact.mean(dim=0), full_matrices=False).Vh[:most].to(texts)
-    main: Tensor = directions[1 : 1 + rank] if most > 1 else directions
+    directions = torch.linalg.svd(exact - exact.mean(dim=0), full_matrices=False).Vh[:max_rank].to(texts)
+    main: Tensor = directions[1 : 1 + rank] if max_rank > 1 else directions
     return main
 
 
 def _overlap_gradient(covariance: Tensor, basis: Tensor) -> Tensor:
-    """Gradient (D, D) with respect to a covariance of how much its main directions lie in the span of `basis` (r, D).
+    """Return the gradient (D, D), with respect to a covariance, of the overlap of its main directions with a subspace.
 
-    Main directions are the eigenvectors 2 to r + 1, as for texts. Autograd would also divide by the differences within
-    both groups of eigenvalues, on which the overlap does not depend, and which may be zero.
+    The subspace is spanned by `basis` (r, D). Main directions are the eigenvectors 2 to r + 1, as for texts. Autograd
+    would also divide by differences of eigenvalues within each of the two groups, on which the overlap does not depend
+    and which may be zero.
     """
-    values, vectors = torch.linalg.eigh(covariance.cpu().double())  # ascending; in double, as differences can be small
+    values, vectors = torch.linalg.eigh(covariance.cpu().double())  # ascending; double, as gaps can be small
     order = values.argsort(descending=True)
     first = min(1, len(values) - len(basis))
     chosen = torch.zeros_like(values, dtype=torch.bool)
@@ -114,7 +118,7 @@ def _overlap_gradient(covariance: Tensor, basis: Tensor) -> Tensor:
 
 
 def _overlap(features: Tensor, labels: Tensor) -> Tensor:
-    """Variance of features (B, r) within the classes (B,), less the variance of all."""
+    """Return the variance of features (B, r) within classes (B,) minus their total variance."""
     belongs = F.one_hot(labels.unique(return_inverse=True)[1]).to(features.dtype)  # (B, C)
     means = belongs @ (belongs.T @ features / belongs.sum(dim=0)[:, None])  # (B, r), each image's class mean
     return ((features - means).square() - (features - features.mean(dim=0)).square()).sum(dim=1).mean()

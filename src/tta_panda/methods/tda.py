@@ -16,24 +16,26 @@ from tta_panda.options import Count, NonNegative
 
 
 class TDA(FrozenMethod):
-    """Adds to the logits of a class by similarity to its certain images, and subtracts by that to uncertain ones.
+    """Raises the logits of a class by similarity to its certain images, and lowers them by that to uncertain images.
 
-    Images are taken one by one, in the order of the batch, and are in the caches when they are classified. The caches
-    hold plain features; text logits, and entropies and classes with them, come from debiased ones.
+    Images are processed one by one, in the order of the batch, and enter the caches before they are classified. The
+    caches contain plain features; text logits, entropies and pseudo-labels are computed on debiased ones.
 
     The defaults are those of TDA's own code for ImageNet. It has none for corruptions, and searched `alpha` and
     `sharpness` for each data set.
 
     Args:
-        slots: images of a class in the positive cache; a more certain one replaces the least certain.
+        slots: maximum number of images per class in the positive cache; a more certain image replaces the least certain
+            one.
         alpha: weight of the positive cache.
-        sharpness: how fast the weight of an image falls with its distance.
-        negative_slots: images of a class in the negative cache.
+        sharpness: how fast the weight of an image decreases with distance.
+        negative_slots: maximum number of images per class in the negative cache.
         negative_alpha: weight of the negative cache.
-        negative_sharpness: as `sharpness`, for the negative cache.
-        min_entropy: images enter the negative cache whose entropy in nats is above this share of log2 K,
-        max_entropy: and below this one.
-        min_probability: an image in the negative cache counts against the classes of a higher probability.
+        negative_sharpness: like `sharpness`, for the negative cache.
+        min_entropy: images enter the negative cache if their entropy in nats, divided by log2 K, is above this and
+            below `max_entropy`.
+        max_entropy: see `min_entropy`.
+        min_probability: images in the negative cache count against classes whose probability is above this.
     """
 
     slots: Count = 3
@@ -51,7 +53,7 @@ class TDA(FrozenMethod):
         classes = len(self.classifier.class_names)
         empty = empty_cache(self.classifier.class_embeddings)
         self.positive: Entries
-        self.negative: Entries  # with the classes (N, K) that an image may be
+        self.negative: Entries  # with the possible classes (N, K) of each image
         self.add_state("positive", empty)
         self.add_state("negative", {**empty, "possible": empty["labels"].new_empty(0, classes, dtype=torch.bool)})
 

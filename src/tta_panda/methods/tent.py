@@ -15,12 +15,12 @@ from tta_panda.methods.trained import TrainedMethod
 
 
 class Tent(TrainedMethod):
-    """One step per batch on the normalisation layers, towards confident predictions.
+    """Entropy minimisation: one step per batch on the normalisation layers.
 
     Args:
         lr: learning rate of Adam; the default is that of Tent's own code for CIFAR-10-C.
-        predict_with: the model `"before"` the update, or `"after"` it, in a second pass; None as the protocol does:
-            before in the paper, after (and with fresh negatives) in its authors' code.
+        predict_with: predict with the model `"before"` the update, or `"after"` it, in a second pass; None for the
+            protocol's choice: before it in the paper, after it (and with new negatives) in the authors' code.
     """
 
     predict_with: Literal["before", "after"] | None = None
@@ -36,7 +36,7 @@ class Tent(TrainedMethod):
             return self.classify(self.encode(batch))
 
     def loss(self, logits: Tensor) -> Tensor:
-        """What one step makes smaller, from logits (B, K)."""
+        """Return the loss of logits (B, K), which a step minimises."""
         return entropy(logits).mean()
 
     @classmethod

@@ -8,16 +8,16 @@ from torch import Tensor
 from tta_panda.methods.views import EpisodicMethod
 
 FLOATS_PER_PASS = 2**24
-"""How many numbers of prototypes are shifted at a time: 64 MB, and a few times that for gradients."""
+"""Size of the prototypes that are shifted at a time: 64 MB, and a few times that for gradients."""
 
 
 class TPS(EpisodicMethod):
-    """For each image alone, the class embeddings are shifted until its confident views agree.
+    """Shifts the class embeddings for each image separately, so that its confident views agree.
 
-    With several steps, the confident views are selected at each of them.
+    With several steps, confident views are selected at each step.
     """
 
-    selects_anew = True
+    selects_every_step = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

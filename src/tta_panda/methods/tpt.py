@@ -19,17 +19,17 @@ from tta_panda.options import Count, NonNegative
 
 
 class TPT(EpisodicMethod):
-    """For each image alone, the words before the class name are tuned until its confident views agree.
+    """Tunes the words before the class name for each image separately, so that its confident views agree.
 
-    The prompt `"{context} {class name}."` serves for everything: views are selected, Panda's beta is chosen and the
-    tuning starts with it. The classifier's own templates play no part. Views are selected before the first step only.
+    The prompt `"{context} {class name}."` is used to select views, to choose Panda's beta, and to start tuning. The
+    classifier's own templates are not used. Views are selected before the first step only.
 
     Args:
-        context: the words that the tuned vectors start as.
-        dispersion: weight in the loss of how far the texts are from their mean, which calibrates predictions; C-TPT
-            (Yoon et al. 2024) has 50 for fine-grained data sets and 20 for variants of ImageNet. Zero is TPT.
-        prompts_per_pass: texts encoded at a time. Several images share a pass where all their prompts fit; the classes
-            of one image are split over passes, which costs a second forward, where they do not.
+        context: the words whose embeddings initialise the tuned vectors.
+        dispersion: weight of the distances between texts and their mean in the loss, which calibrates predictions;
+            C-TPT (Yoon et al. 2024) uses 50 for fine-grained data sets and 20 for variants of ImageNet. Zero is TPT.
+        prompts_per_pass: maximum number of texts encoded at a time. Several images share a pass if all their prompts
+            fit; otherwise the classes of one image are split over passes, which costs a second forward pass.
     """
 
     memory_options = ("prompts_per_pass",)
@@ -41,7 +41,7 @@ class TPT(EpisodicMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.context.strip():
-            raise InvalidInputError(f"context must hold the words that the prompt starts as, got {self.context!r}.")
+            raise InvalidInputError(f"context must contain the first words of the prompt, got {self.context!r}.")
         self.prompts = _Prompts(self.classifier, self.context)
         self.start = self.prompts.context  # (n, W)
         self.images_at_once = max(1, self.prompts_per_pass // len(self.classifier.class_names))
@@ -58,7 +58,7 @@ class TPT(EpisodicMethod):
         return self.classifier.embed(features) if self.follows_reference else features
 
     def encode_texts(self, tuned: Tensor) -> Tensor:
-        """Unit text features (b, K, D) for every context (b, n, W)."""
+        """Return unit text features (b, K, D) for every context (b, n, W)."""
         texts = self.prompts.encode(tuned, self.prompts_per_pass)
         self.passes.count("texts", texts.shape[0] * texts.shape[1], texts.requires_grad)
         return texts
@@ -71,8 +71,8 @@ class TPT(EpisodicMethod):
             return super().loss(features, tuned, bias)
         texts = self.encode_texts(tuned)
         loss = marginal_entropy(self.classifier.logits(features, texts) + bias).sum()
-        apart: Tensor = (texts - texts.mean(dim=1, keepdim=True)).norm(dim=-1)  # (b, K)
-        return loss - self.dispersion * apart.mean(dim=1).sum()
+        distances: Tensor = (texts - texts.mean(dim=1, keepdim=True)).norm(dim=-1)  # (b, K)
+        return loss - self.dispersion * distances.mean(dim=1).sum()
 
     @classmethod
     def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:
@@ -83,36 +83,36 @@ class TPT(EpisodicMethod):
 
 
 class _Prompts:
-    """The prompts of all classes as input embeddings, in which the context can be replaced."""
+    """The prompts of all classes as input embeddings, whose context can be replaced."""
 
     def __init__(self, classifier: Classifier, context: str):
         model = classifier.model
         if not isinstance(model, PromptableModel):
             raise UnsupportedModelError(
-                f"TPT tunes the input embeddings of a text encoder, which {model.name} does not give access to "
+                f"TPT tunes the input embeddings of a text encoder, but {model.name} does not give access to them "
                 "(tokenize, embed_tokens and encode_embedded); use TPS, which shifts class embeddings instead."
             )
         self.model = model
         with torch.inference_mode(False), torch.no_grad():
-            start = _first_difference(model.tokenize(["a", "the"]))  # behind the start-of-text token, if there is one
+            start = _first_difference(model.tokenize(["a", "the"]))  # after the start-of-text token, if there is one
             stop = _first_difference(model.tokenize([f"{context} a.", f"{context} the."]))
             self.place = slice(start, stop)
             self.tokens = model.tokenize([f"{context} {name}." for name in classifier.class_names])  # (K, L)
             if start >= stop or not (self.tokens[:, self.place] == self.tokens[0, self.place]).all():
                 raise UnsupportedModelError(
-                    "TPT needs its context at the same place in all prompts, which the tokenizer of "
-                    f"{classifier.model.name} does not give (padding on the left, or words joined at its end)."
+                    "TPT needs the context at the same position in all prompts, but the tokenizer of "
+                    f"{classifier.model.name} pads on the left, or merges words at the end of the context."
                 )
             self.embedded = model.embed_tokens(self.tokens)  # (K, L, W)
         self.context = self.embedded[0, self.place]  # (n, W)
 
     def encode(self, contexts: Tensor, per_pass: int) -> Tensor:
-        """Unit text features (b, K, D) for every context (b, n, W)."""
+        """Return unit text features (b, K, D) for every context (b, n, W)."""
         classes = len(self.tokens)
         before, after = self.embedded[:, : self.place.start], self.embedded[:, self.place.stop :]
 
         def encode(piece: slice) -> Tensor:
-            rows = torch.arange(piece.start, piece.stop, device=contexts.device)  # of all images' prompts
+            rows = torch.arange(piece.start, piece.stop, device=contexts.device)  # among the prompts of all images
             names = rows % classes
             embedded = torch.cat([before[names], contexts[rows // classes], after[names]], dim=1)
             return self.model.encode_embedded(embedded, self.tokens[names])
@@ -122,5 +122,5 @@ class _Prompts:
 
 
 def _first_difference(tokens: Tensor) -> int:
-    """Where two texts (2, L) part."""
+    """Return the first position at which two texts (2, L) differ."""
     return int((tokens[0] != tokens[1]).int().argmax())

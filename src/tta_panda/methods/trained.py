@@ -1,4 +1,4 @@
-"""Methods that train the encoder: normalisation layers of a copy, an optimiser, and a guard against collapse."""
+"""Base class of methods that train normalisation layers, with their optimiser and a guard against collapse."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tta_panda.panda import Correction, Negatives
 from tta_panda.state import Stateful
 
 PROBE_STEP = 4
-"""The guard lets the unadapted model predict the first of this many images, too."""
+"""The guard compares predictions with those of the unadapted model on one of this many images."""
 
 DRIFT_HALF_LIFE = 50
-"""After how many images an earlier one counts half as much in the drift."""
+"""Half-life of the drift, in images: after this many, an earlier image counts half as much."""
 
 MAX_DRIFT = 0.15
-"""L1 distance of mean predictions, between 0 and 2. Chosen on `glyphs-val-c`."""
+"""Maximum L1 distance of mean predictions, which is between 0 and 2. Chosen on `glyphs-val-c`."""
 
 
 class AdaptedWeights(Stateful):
-    """Trainable parameters by name and their optimiser; a reset restores the parameters as they are now."""
+    """Trainable parameters by name, and their optimiser. A reset restores the initial values of the parameters."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class AdaptedWeights(Stateful):
         self.load(state["parameters"])
         moments = {place: state["optimizer"].get(name) for place, name in enumerate(self.parameters)}
         kept = {place: copy.deepcopy(values) for place, values in moments.items() if values}
-        groups = self.optimizer.state_dict()["param_groups"]  # settings are the method's own, whatever a file says
+        groups = self.optimizer.state_dict()["param_groups"]  # keep the method's own settings
         self.optimizer.load_state_dict({"state": kept, "param_groups": groups})
 
     def check_state_dict(self, state: Any) -> None:
@@ -77,10 +77,10 @@ class AdaptedWeights(Stateful):
         moments = found.get("optimizer") if isinstance(found, dict) else None
         kept = {name: shapes for name, shapes in _shapes(self._first_moments()).items() if name in (moments or {})}
         if found != {"parameters": _shapes(self.initial), "optimizer": kept}:
-            raise InvalidInputError("The weights or moments of the state are not those of the adapted parameters.")
+            raise InvalidInputError("The weights or moments of the state do not match the adapted parameters.")
 
     def _first_moments(self) -> dict[str, Any]:
-        """What the optimiser keeps of each parameter after one step."""
+        """Return the optimiser's state of each parameter after one step."""
         copies = {name: nn.Parameter(value.clone()) for name, value in self.initial.items()}
         for parameter in copies.values():
             parameter.grad = torch.zeros_like(parameter)
@@ -90,41 +90,42 @@ class AdaptedWeights(Stateful):
 
 
 def _shapes(value: Any) -> Any:
-    """Nested dictionaries of tensors as dictionaries of their shapes."""
+    """Replace tensors in nested dictionaries by their shapes."""
     if isinstance(value, dict):
         return {name: _shapes(each) for name, each in value.items()}
     return value.shape if isinstance(value, Tensor) else None
 
 
 class TrainedMethod(Method):
-    """A method that trains normalisation layers, on a copy of the model.
+    """Base class of methods that train normalisation layers, on a copy of the model.
 
-    Parameters and optimiser belong to the state. A loss or a gradient that is NaN or infinite never reaches the
-    parameters: the step is skipped and counted.
+    Parameters and optimiser are part of the state. If the loss or a gradient is NaN or infinite, the step is skipped
+    and counted.
 
     Args:
         lr: learning rate of the optimiser, Adam unless a method overrides `make_optimizer`.
-        skip_last_blocks: the layers of this many last blocks of the image encoder, and all after them, do not adapt;
-            None for a quarter of the blocks.
-        norm_statistics: what BatchNorm layers normalise with: mean and variance of the `"batch"`, as in the
-            publications of Tent and its successors, or the `"running"` ones of the model; None as the protocol does:
-            batch in the paper, running in its authors' code. Negatives are normalised like the images of their batch
-            and do not count, and a single image takes the running ones. Other layers have no such statistics.
-        guard: start over, and predict anew, where predictions have drifted too far from those of the unadapted model,
-            which then predicts the first of every four images of a batch, too. It prevents collapse in most cases,
-            and can also undo adaptation that helps.
+        skip_last_blocks: the layers in this many last blocks of the image encoder, and all layers after them, do not
+            adapt; None for a quarter of the blocks.
+        norm_statistics: statistics that BatchNorm layers normalise with: mean and variance of the `"batch"`, as in the
+            papers of Tent and its successors, or the `"running"` statistics of the model; None for the protocol's
+            choice: batch in the paper, running in the authors' code. Negatives are normalised with the statistics of
+            the images in their batch, and a single image with the running statistics. Models without BatchNorm ignore
+            this.
+        guard: reset and predict again if predictions have drifted too far from those of the unadapted model, which
+            then also predicts one of every four images of a batch. It prevents collapse in most cases, but can also
+            undo adaptation that helps.
         micro_batch: encode at most this many images at a time, and again in the backward pass, so that only their
-            activations are in memory. Results are the same, but for rounding, and a step takes a third longer; None
-            for all activations at once.
+            activations are in memory. Results are equal except for rounding, and a step takes a third longer; None
+            for all images at once.
     """
 
     memory_options = ("micro_batch",)
     adapts_text: ClassVar[bool] = False
-    """Whether the text encoder's layers are trained, too."""
+    """Whether the normalisation layers of the text encoder are trained, too."""
     gradient_passes: ClassVar[int] = 1
-    """Passes over a batch with gradient."""
+    """Number of passes over a batch with gradient."""
     extra_passes: ClassVar[int] = 0
-    """Passes over a batch without gradient."""
+    """Number of passes over a batch without gradient."""
 
     lr: NonNegative = 1e-3
     skip_last_blocks: NonNegativeInt | None = 0
@@ -168,10 +169,10 @@ class TrainedMethod(Method):
 
     @abstractmethod
     def _adapt(self, batch: Batch) -> Tensor:
-        """The method itself, with gradients enabled: logits (B, K) of a batch."""
+        """Return logits (B, K) of a batch: the method itself, with gradients enabled."""
 
     def encode(self, batch: Batch, class_embeddings: Tensor | None = None) -> Encoded:
-        """Debiased features by the model as it is now, from one pass over B+M images.
+        """Encode a batch with the current weights, in one pass over B+M images, and debias its features.
 
         The first pass over a batch draws its negatives and decides its correction. Methods that adapt the class
         embeddings pass theirs (K, D).
@@ -186,9 +187,9 @@ class TrainedMethod(Method):
         return encoded.corrected(batch.correction)
 
     def embed(self, images: Tensor, negatives: Negatives | None = None) -> Encoded:
-        """Embeddings of prepared images by the model as it is now, with the offset if they end with the negatives."""
+        """Encode prepared images with the current weights; if the last ones are negatives, compute the offset."""
         own = len(images) - (0 if negatives is None else len(negatives.images))
-        if self.uses_batch_statistics and own > 1:  # a single image has no statistics of a batch
+        if self.uses_batch_statistics and own > 1:  # a single image has no batch statistics
             with BatchStatistics(own):
                 raw = self.model.encode_image(images)
         elif self.micro_batch:
@@ -199,16 +200,16 @@ class TrainedMethod(Method):
         return self.features.split(raw, negatives)
 
     def step(self, loss: Tensor) -> None:
-        """One update of the adapted parameters, unless the loss or a gradient is NaN or infinite."""
+        """Update the adapted parameters, unless the loss or a gradient is NaN or infinite."""
         if self.backward(loss):
             self.weights.optimizer.step()
 
     def backward(self, loss: Tensor) -> bool:
-        """Compute gradients. Where the loss or one of these is not finite, return False and count a skipped step."""
+        """Compute gradients. If the loss or a gradient is not finite, count a skipped step and return False."""
         self.weights.optimizer.zero_grad()
         loss.backward()
         gradients = [p.grad for p in self.adapted.values() if p.grad is not None]
-        values = torch.stack([value.isfinite().all() for value in (loss, *gradients)])  # so that a GPU waits once
+        values = torch.stack([value.isfinite().all() for value in (loss, *gradients)])  # a GPU synchronises once
         if values.all():
             return True
         self.skipped_steps += 1
@@ -216,11 +217,11 @@ class TrainedMethod(Method):
 
     @torch.no_grad()
     def _has_drifted(self, batch: Batch, logits: Tensor) -> bool:
-        """Whether predictions have moved away from those of the unadapted model, from a few images of every batch.
+        """Whether predictions have moved away from those of the unadapted model, by a few images of every batch.
 
-        Entropy minimisation collapses into few classes without any sign of it in its own loss. How often each class is
-        predicted for the same images before and after adaptation shows it, on streams of any label frequencies: a model
-        that is merely surer of a frequent class differs from one that predicts it for everything.
+        When entropy minimisation collapses into a few classes, its loss does not show it. Comparing how often each
+        class is predicted for the same images before and after adaptation does, for any label frequencies of the
+        stream: being more confident about a frequent class changes this less than predicting it for everything.
         """
         probes = torch.arange(0, len(logits), PROBE_STEP)
         unadapted = self._unadapted_logits(batch, probes)
@@ -228,10 +229,10 @@ class TrainedMethod(Method):
         seen = torch.cat([change, change.new_tensor([len(probes)])])
         self.drift = self.drift.to(seen.device) * 0.5 ** (len(logits) / DRIFT_HALF_LIFE) + seen
         distance = float((self.drift[:-1] / self.drift[-1]).abs().sum())
-        return not distance <= MAX_DRIFT  # also where it is NaN
+        return not distance <= MAX_DRIFT  # also true for NaN
 
     def _unadapted_logits(self, batch: Batch, probes: Tensor) -> Tensor:
-        """Logits (n, K) of the initial model for some images of a batch that has been encoded."""
+        """Return logits (n, K) of the unadapted model for some images of a batch that has been encoded."""
         if not self.uses_batch_statistics:  # with these, predictions depend on the whole batch
             batch, probes = batch.select(probes), torch.arange(len(probes))
         adapted = self.weights.copy()
@@ -243,9 +244,9 @@ class TrainedMethod(Method):
         return self.classify(encoded.corrected(batch.correction or Correction()))[probes]
 
     def restart(self) -> None:
-        """Start over: reset weights, optimiser, debiaser and all other state, as at the beginning of a stream.
+        """Reset weights, optimiser, debiaser and all other state, as at the beginning of a stream.
 
-        Counts of faults are kept, and negatives are drawn on, not as for the first batch again.
+        The counts of restarts and skipped steps, and the random generator of negatives, are not reset.
         """
         restarts, skipped_steps, source = self.restarts, self.skipped_steps, self.features.source
         draws = None if source is None else source.generator.get_state()

@@ -1,4 +1,4 @@
-"""Methods that work on many views of each image."""
+"""Base classes of methods that use many augmented views of each image."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tta_panda.views import Augmentation
 
 
 class ViewMethod(FrozenMethod):
-    """A method that works on augmented views of single images, without state.
+    """Base class of methods that use augmented views of single images, without state.
 
     Args:
-        views: how many of each image, the plain one included.
+        views: number of views per image, including the plain image.
         augmentation: `"augmix"`, or `"crops"` for crops and flips only.
     """
 
@@ -31,39 +31,39 @@ class ViewMethod(FrozenMethod):
         return Views(self.views, self.augmentation)
 
     def view_features(self, encoded: Encoded) -> Tensor:
-        """What the method works with: features (B, V, D) of all views."""
+        """Return the features (B, V, D) of all views that the method uses."""
         return encoded.debiased_views
 
     def view_logits(self, encoded: Encoded) -> Tensor:
-        """Logits (B, V, K) of all views."""
+        """Return the logits (B, V, K) of all views."""
         return self.classify(encoded, self.class_embeddings, self.view_features(encoded))
 
 
 def by_confidence(values: Tensor, logits: Tensor) -> Tensor:
-    """What views have, (B, V, ...), sorted by rising entropy of their logits (B, V, K)."""
+    """Sort values of views (B, V, ...) by increasing entropy of their logits (B, V, K)."""
     order = entropy(logits).argsort(dim=1, stable=True)
     return values[torch.arange(len(values), device=values.device)[:, None], order]
 
 
 def count_kept(keep: float, views: int) -> int:
-    """How many views a share of them is: at least one."""
+    """Return the number of views for a fraction of them, at least one."""
     return max(1, int(keep * views + 1e-9))
 
 
 class EpisodicMethod(ViewMethod):
-    """A method that takes a few steps of AdamW for each image alone, so that its confident views agree.
+    """Base class of methods that take a few steps of AdamW for each image, so that its confident views agree.
 
     The defaults are those of the code of TPT and TPS, which uses AugMix for fine-grained data sets; for ImageNet and
-    its variants it has `augmentation="crops"`.
+    its variants it uses `augmentation="crops"`.
 
     Args:
-        keep: share of the views, the lowest in entropy, that counts; at least one does.
+        keep: fraction of the views, those with the lowest entropy, that is used; at least one view is.
         lr: learning rate of AdamW.
-        steps: updates per image.
+        steps: number of updates per image.
     """
 
-    selects_anew: ClassVar[bool] = False
-    """Whether confident views are selected at every step, or before the first only."""
+    selects_every_step: ClassVar[bool] = False
+    """Whether confident views are selected at every step, not only before the first."""
 
     keep: Share = 0.1
     lr: NonNegative = 5e-3
@@ -72,15 +72,15 @@ class EpisodicMethod(ViewMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.add_state("skipped_steps", 0)
-        self.start: Tensor  # (...), what is tuned, before the first step
+        self.start: Tensor  # (...), the tuned tensor before the first step
         self.images_at_once: int
 
     @abstractmethod
     def logits(self, features: Tensor, tuned: Tensor) -> Tensor:
-        """(b, n, K) of features (b, n, D), each image with its own row of `tuned` (b, ...)."""
+        """Return logits (b, n, K) of features (b, n, D), with the tuned tensor (b, ...) of each image."""
 
     def loss(self, features: Tensor, tuned: Tensor, bias: Tensor | float) -> Tensor:
-        """What a step makes smaller, summed over images, from their confident views (b, n, D)."""
+        """Return the loss, summed over images, of their confident views (b, n, D)."""
         return marginal_entropy(self.logits(features, tuned) + bias).sum()
 
     def _adapt(self, encoded: Encoded) -> Tensor:
@@ -92,27 +92,27 @@ class EpisodicMethod(ViewMethod):
         )
 
     def _confident(self, features: Tensor, logits: Tensor) -> Tensor:
-        """The views (b, n, D) among features (b, V, D) whose logits (b, V, K) have the lowest entropy."""
+        """Select the views (b, n, D) of features (b, V, D) whose logits (b, V, K) have the lowest entropy."""
         return by_confidence(features, logits)[:, : count_kept(self.keep, features.shape[1])]
 
     def _solve(self, features: Tensor, kept: Tensor, bias: Tensor | float) -> Tensor:
-        """Logits (b, K) of the first of all views (b, V, D), tuned on the confident ones (b, n, D).
+        """Tune on the confident views (b, n, D), and return logits (b, K) of the first of all views (b, V, D).
 
-        AdamW works number by number and the losses do not share any, so stacking images changes nothing. An image whose
-        gradient is NaN or infinite stays as it is.
+        AdamW is elementwise and the losses of images share no parameters, so images can be stacked. Steps whose
+        gradient is NaN or infinite are skipped for the image concerned.
         """
         tuned = self.start.expand(len(kept), *self.start.shape).clone().requires_grad_(True)
         optimizer = torch.optim.AdamW([tuned], lr=self.lr, weight_decay=0.01, fused=True)
         for step in range(self.steps):
-            if step and self.selects_anew:
+            if step and self.selects_every_step:
                 kept = self._confident(features, self.logits(features, tuned.detach()) + bias)
             with torch.enable_grad():
                 loss = self.loss(kept, tuned, bias)
             gradient = torch.autograd.grad(loss, tuned)[0]
             broken = (~gradient.flatten(1).sum(dim=1).isfinite()).nonzero()[:, 0]  # images whose step is skipped
-            untouched = tuned.detach()[broken]
-            tuned.grad = gradient.index_fill_(0, broken, 0.0).contiguous()  # as the fused step takes it to be
+            unchanged = tuned.detach()[broken]
+            tuned.grad = gradient.index_fill_(0, broken, 0.0).contiguous()  # required by the fused step
             optimizer.step()
-            tuned[broken] = untouched  # AdamW shrinks weights even without a gradient
+            tuned[broken] = unchanged  # AdamW decays weights even if the gradient is zero
             self.skipped_steps += len(broken)
         return self.logits(features[:, :1], tuned.detach())[:, 0] + bias

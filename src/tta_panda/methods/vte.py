@@ -11,15 +11,15 @@ from tta_panda.views import Augmentation
 
 
 class VTE(ViewMethod):
-    """The mean feature of an image's confident views is compared with the texts.
+    """Compares the mean feature of an image's confident views with the texts.
 
-    The mean is not scaled to unit length again, so its logits are the mean of the views' logits.
+    The mean is not normalised again, so its logits are the mean of the views' logits.
 
-    The defaults are those of VTE's own code, which adds AugMix for fine-grained data sets alone. The ensemble in text
-    space is the classifier's: make it with several templates.
+    The defaults are those of VTE's own code, which adds AugMix for fine-grained data sets only. For the ensemble in
+    text space, create the classifier with several templates.
 
     Args:
-        keep: share of the views, the lowest in entropy, that counts; at least one does.
+        keep: fraction of the views, those with the lowest entropy, that is used; at least one view is.
         augmentation: `"augmix"`, or `"crops"` for crops and flips only.
     """
 

@@ -26,7 +26,7 @@ from tta_panda.escapes import path_text, printable
 from tta_panda.files import to_dataframe
 from tta_panda.images import AS_SHOWN, Decoding
 from tta_panda.methods import METHODS, create_method
-from tta_panda.methods.base import Method, adapt_beside_plain
+from tta_panda.methods.base import Method, adapt_and_predict_plain
 from tta_panda.models import DEFAULT_FOR_PICTURES, load_model, make_classifier, recorded_name
 from tta_panda.models.base import ImageModel, framing_of
 from tta_panda.models.devices import Backend, Precision, resolve_device
@@ -342,5 +342,5 @@ def _probabilities(method: Method, images: list[Tensor]) -> tuple[Tensor, Tensor
     if not images:
         nothing = torch.empty(0, len(method.classifier.class_names))
         return nothing, nothing
-    own, plain = adapt_beside_plain(method, images)
+    own, plain = adapt_and_predict_plain(method, images)
     return own.softmax(dim=1).cpu(), plain.softmax(dim=1).cpu()
