@@ -51,7 +51,7 @@ def test_without_panda_the_logits_are_the_networks_own(model, pictures):
 
 
 def test_templates_make_no_difference_to_a_head(model):
-    with pytest.warns(TtaPandaWarning, match="reads no text, so the templates 'mint'"):
+    with pytest.warns(TtaPandaWarning, match="has no text encoder, so the templates 'mint'"):
         make_classifier(model, NAMES, "mint")
 
 

@@ -107,7 +107,7 @@ def test_directions_count_how_classes_differ(embeddings, directions):
         ({"cat", "dog"}, r"no order; write sorted\(class_names\)"),
         (["cat", None], "must be strings, got None"),
         (["cat", b"dog"], "must be strings, got b'dog'"),
-        (["Cat", "dog", "cat"], "'Cat' and 'cat' are the same to tiny: it ignores case"),
+        (["Cat", "dog", "cat"], "'Cat' and 'cat' are the same to tiny, which ignores case"),
     ],
 )
 def test_class_names_are_checked(tiny, names, message):
@@ -135,7 +135,7 @@ def test_templates_may_be_functions_and_name_the_class_twice(tiny):
 
 @pytest.mark.parametrize("templates", ["a photo", ["a {}.", "a photo"], [], [None], [len], "a photo of a {0}."])
 def test_templates_that_make_no_prompt_are_refused(tiny, templates):
-    with pytest.raises(InvalidInputError, match=r"Every template is a string with \{\}|into a string, got 1"):
+    with pytest.raises(InvalidInputError, match=r"A template must be a string with \{\}|into a string, got 1"):
         ZeroShotClassifier(tiny, ["a", "b"], templates=templates)
 
 

@@ -1,6 +1,6 @@
 """Models of several libraries behind one protocol, and the classifiers made from them.
 
-`__init__.pyi` lists what is public. It is imported on first use, so that names can be listed without torch.
+`__init__.pyi` lists the public names. They are imported on first use, so that models can be listed without torch.
 """
 
 import lazy_loader

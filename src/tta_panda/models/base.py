@@ -1,4 +1,4 @@
-"""Protocols of models, what models of other libraries share, and the classifiers made from models."""
+"""Protocols of models, the base class of adapters for other libraries, and classifiers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tta_panda.models.prepare import check_prepared, prepare_images
 from tta_panda.registry import Registry
 
 Template = str | Callable[[str], str]
-"""A prompt with `{}` for the class name, or a function from the name to the prompt."""
+"""A prompt with `{}` for the class name, or a function from the class name to the prompt."""
 
 DEFAULT_TEMPLATE = "a photo of a {}."
 PHOTO = (DEFAULT_TEMPLATE,)
@@ -36,13 +36,13 @@ MINT = (
     "art of the {}.",
     "a photo of the small {}.",
 )
-"""Seven that OpenAI found for ImageNet; Mint uses them everywhere."""
+"""Seven templates that OpenAI selected for ImageNet; Mint uses them for all data sets."""
 
 TEMPLATES: Registry[Sequence[Template]] = Registry(
     "set of templates",
     {"photo": f"{__name__}:PHOTO", "mint": f"{__name__}:MINT", "openai": "open_clip:OPENAI_IMAGENET_TEMPLATES"},
 )
-"""Prompts for class names, by name. The embeddings of several are averaged."""
+"""Sets of templates by name. The embeddings of several templates are averaged."""
 
 PAPER_PATCH_SIZE = 32
 PROMPTS_PER_PASS = 256
@@ -50,7 +50,7 @@ PROMPTS_PER_PASS = 256
 
 @runtime_checkable
 class ImageModel(Protocol):
-    """An image encoder, as all methods need it.
+    """The protocol of image encoders, which all methods need.
 
     Implementations are `torch.nn.Module`s in eval mode whose parameters do not require gradients; methods that train
     work on copies. A batch is prepared once, and may then be encoded many times.
@@ -58,25 +58,26 @@ class ImageModel(Protocol):
 
     name: str
     image_size: int
-    """Side in pixels of the square images that the encoder sees."""
+    """Side in pixels of the square input images."""
     negative_patch_size: int
-    """Side in pixels of the patches that Panda cuts when it is not told otherwise."""
+    """Default side in pixels of Panda's patches."""
 
     @property
     def image_encoder(self) -> nn.Module:
-        """The part that may adapt: of its normalisation layers, weight and bias. Give a smaller part to adapt less."""
+        """The module whose normalisation layers may adapt, with weight and bias. A smaller module adapts less."""
 
     @property
     def device(self) -> torch.device: ...
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Check images (B, 3, H, W) of any size, uint8 or floats in [0, 1], and bring them to the model's input size.
+        """Check images (B, 3, H, W) of any size, uint8 or floats in [0, 1], and resize them to the model's input size.
 
-        Returns float32 in [0, 1], (B, 3, image_size, image_size), on the model's device. Prepared images stay the same.
+        Returns float32 in [0, 1], (B, 3, image_size, image_size), on the model's device. Prepared images are returned
+        unchanged.
         """
 
     def encode_image(self, prepared: Tensor) -> Tensor:
-        """Embeddings (B, D), not normalised, of images that `prepare` returned or that were made from such images."""
+        """Return embeddings (B, D), not normalised, of prepared images or of images made from these."""
 
 
 @runtime_checkable
@@ -85,35 +86,35 @@ class VisionLanguageModel(ImageModel, Protocol):
 
     @property
     def text_encoder(self) -> nn.Module | None:
-        """What may adapt of the text side, for methods that adapt both; None where texts are embedded elsewhere."""
+        """The module that may adapt, for methods that train both encoders; None if texts are embedded elsewhere."""
 
     @property
     def logit_scale(self) -> float:
         """The factor from cosine similarities to logits."""
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
-        """Embeddings (len(texts), D), not normalised."""
+        """Return embeddings (len(texts), D), not normalised."""
 
 
 @runtime_checkable
 class PromptableModel(Protocol):
-    """A model whose text encoder also takes embeddings in the place of tokens, for methods that learn a prompt.
+    """A model whose text encoder also accepts input embeddings instead of tokens, for methods that tune a prompt.
 
-    `encode_embedded(embed_tokens(tokens), tokens)` is `encode_text` of the texts behind the tokens.
+    `encode_embedded(embed_tokens(tokens), tokens)` equals `encode_text` of the tokenized texts.
     """
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
-        """Token ids (N, L), cut to the longest text where what follows it cannot matter."""
+        """Return token ids (N, L), cut to the longest text if padding does not affect the embeddings."""
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
-        """Input embeddings (N, L, W) of tokens (N, L)."""
+        """Return input embeddings (N, L, W) of tokens (N, L)."""
 
     def encode_embedded(self, embedded: Tensor, tokens: Tensor) -> Tensor:
-        """Text embeddings (N, D) from input embeddings; `tokens` says where each text ends."""
+        """Return text embeddings (N, D) of input embeddings; `tokens` is needed to find the end of each text."""
 
 
 def framing_of(model: ImageModel) -> int | Framing:
-    """How a model resizes and crops pictures; models of one's own need only say their size."""
+    """Return how a model resizes and crops pictures; custom models only need an `image_size`."""
     return getattr(model, "framing", model.image_size)
 
 
@@ -121,19 +122,19 @@ def framing_of(model: ImageModel) -> int | Framing:
 
 
 class ImageAdapter(nn.Module):
-    """The base class of models of other libraries: images of any size become what the network was trained on.
+    """Base class of adapters for other libraries, with the preprocessing that the network was trained with.
 
     Args:
-        name: what the model is called in messages and records.
-        framing: how pictures of other sizes become the square that the network sees.
-        mean: of the network's training images, per channel.
-        std: the same, standard deviation.
+        name: name of the model in messages and records.
+        framing: how pictures of any size are resized and cropped to the network's input.
+        mean: mean of each channel, for normalisation.
+        std: standard deviation of each channel, for normalisation.
     """
 
     precision: Precision = "fp32"
-    """Of the encoders' computations; weights, gradients and features are float32 in any case."""
+    """Precision of the encoders' computations; weights, gradients and features are always float32."""
     preset: str | None = None
-    """The settings that suit the model, if it has its own."""
+    """Name of the model's own preset, if there is one."""
 
     def __init__(self, name: str, framing: Framing, mean: Sequence[float], std: Sequence[float]):
         super().__init__()
@@ -158,36 +159,36 @@ class ImageAdapter(nn.Module):
         return prepare_images(images, self.framing, self.device)
 
     def pixels(self, prepared: Tensor) -> Tensor:
-        """Prepared images normalised by the network's mean and standard deviation."""
+        """Normalise prepared images with the network's mean and standard deviation."""
         check_prepared(prepared, self.image_size)
         return ((prepared - self.mean) / self.std).contiguous(memory_format=self.memory_format)
 
     @functools.cached_property
     def memory_format(self) -> torch.memory_format:
-        """Channels last for networks of several convolutions, which are faster with it."""
+        """Channels last for convolutional networks, which are faster with it."""
         convolutions = sum(isinstance(layer, nn.Conv2d) for layer in self.modules())
         return torch.channels_last if convolutions > 1 else torch.contiguous_format
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
-        """Compute in the encoders' precision; their outputs are converted to float32."""
+        """Return a context that computes in the encoders' precision; their outputs are converted to float32."""
         dtype = AUTOCAST[self.precision]
         return full_precision(self.device) if dtype is None else torch.autocast(self.device.type, dtype=dtype)
 
 
 def square_side(size: int | Sequence[int], name: str) -> int:
-    """The side of a network's input, given as a number or as height and width."""
+    """Return the side of a network's input from a number, or from height and width; raise if it is not square."""
     sides = [size] if isinstance(size, int) else list(size)
     if len(set(sides)) != 1:
         raise ModelLoadError(
             f"{name} takes images of {'x'.join(map(str, sides))} px, but only square inputs are supported. Load it "
-            "with a square image size, if it has one."
+            "with a square image size if possible."
         )
     return sides[0]
 
 
 @contextlib.contextmanager
 def embeddings_replaced(layer: nn.Module, embedded: Tensor) -> Iterator[None]:
-    """Make a layer return `embedded`, so that the text encoder around it runs with its own masks and pooling."""
+    """Make an embedding layer return `embedded`, so that its text encoder applies its own masks and pooling."""
     handle = layer.register_forward_hook(lambda _layer, _tokens, _output: embedded)
     try:
         yield
@@ -196,7 +197,7 @@ def embeddings_replaced(layer: nn.Module, embedded: Tensor) -> Iterator[None]:
 
 
 def first_embedding(network: nn.Module) -> nn.Module:
-    """The layer that turns tokens into input embeddings: text encoders declare it before that of positions."""
+    """Return the token embedding layer, which text encoders declare before the position embedding."""
     return next(module for module in network.modules() if isinstance(module, nn.Embedding))
 
 
@@ -204,18 +205,18 @@ def first_embedding(network: nn.Module) -> nn.Module:
 
 
 class Classifier(ABC):
-    """Class embeddings that image features are compared with; the interface that methods use.
+    """Base class of classifiers, which compare image features with class embeddings.
 
     Args:
         model: the image encoder.
         class_names: two or more different names; underscores are read as spaces.
     """
 
-    class_embeddings: Tensor  # (K, D), the class embeddings; of texts in the classic case
+    class_embeddings: Tensor  # (K, D)
     logit_scale: float
     bias: Tensor | float = 0.0  # (K,), added to logits
     made_of: object = None
-    """What the class embeddings were computed from, beside the model: prompts, or rows of a head."""
+    """The inputs, other than the model, of the class embeddings: prompts, or rows of a head."""
 
     def __init__(self, model: ImageModel, class_names: Iterable[str]):
         self.model = model
@@ -228,7 +229,7 @@ class Classifier(ABC):
 
     @functools.cached_property
     def digest(self) -> str:
-        """A short hash of the model's weights and of what the class embeddings were computed from."""
+        """A short hash of the model's weights and of the prompts or rows that the class embeddings were made from."""
         content = f"{weights_hash(cast(nn.Module, self.model))} {self.made_of}"
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
@@ -239,35 +240,36 @@ class Classifier(ABC):
 
     @abstractmethod
     def embed(self, raw: Tensor) -> Tensor:
-        """Embeddings (..., D) as they are compared: scaled to unit length, or unchanged for a linear head."""
+        """Normalise raw features (..., D) to unit length; for a linear head, return them unchanged."""
 
     def logits(self, features: Tensor, class_embeddings: Tensor | None = None) -> Tensor:
-        """Logits (..., K) of image features (..., D), which are not scaled: debiased ones are not of unit length.
+        """Return logits (..., K) of image features (..., D).
 
-        Methods that adapt the class embeddings pass theirs (..., K, D).
+        Features are not normalised again: debiased ones do not have unit length. Methods that adapt the class
+        embeddings pass theirs (..., K, D).
         """
         embeddings = self.class_embeddings if class_embeddings is None else class_embeddings
         return self.logit_scale * features @ embeddings.mT + self.bias
 
     def logits_from_raw(self, features: Tensor, raw: Tensor) -> Tensor:
-        """`logits` with class embeddings (..., K, D) before `embed`."""
+        """Return `logits` for class embeddings (..., K, D) that `embed` was not applied to yet."""
         return self.logits(features, self.embed(raw))
 
 
 def count_directions(embeddings: Tensor) -> float:
-    """The effective number of dimensions in which embeddings (K, D) differ: the participation ratio, at most K - 1."""
-    apart = embeddings - embeddings.mean(dim=0)
-    products = apart.T @ apart if len(apart) > apart.shape[1] else apart @ apart.T
+    """Return the effective dimension (participation ratio) of the differences of embeddings (K, D), at most K - 1."""
+    centred = embeddings - embeddings.mean(dim=0)
+    products = centred.T @ centred if len(centred) > centred.shape[1] else centred @ centred.T
     return max(1.0, float(products.trace() ** 2 / products.square().sum().clamp_min(1e-30)))
 
 
 class ZeroShotClassifier(Classifier):
-    """Class names turned into the rows of a linear classifier on unit image embeddings.
+    """A zero-shot classifier: the text embeddings of class names are the weights of a linear layer on unit features.
 
     Args:
         model: a `VisionLanguageModel`.
         class_names: two or more different names; underscores are read as spaces.
-        templates: prompts with `{}` for the name, or functions from the name to the prompt, such as
+        templates: prompts with `{}` for the class name, or functions from the class name to the prompt, such as
             `open_clip.OPENAI_IMAGENET_TEMPLATES`. The embeddings of several are averaged.
     """
 
@@ -281,8 +283,8 @@ class ZeroShotClassifier(Classifier):
     ):
         if not isinstance(model, VisionLanguageModel):
             raise InvalidInputError(
-                f"{type(model).__name__} has no text encoder to read class names with. For a model with a linear head, "
-                "use make_classifier(model, class_names)."
+                f"{type(model).__name__} has no text encoder to embed class names with. For a model with a linear "
+                "head, use make_classifier(model, class_names)."
             )
         super().__init__(model, class_names)
         self.templates = _checked_templates(templates)
@@ -292,17 +294,17 @@ class ZeroShotClassifier(Classifier):
         prompts = [_fill(template, name) for template in self.templates for name in self.class_names]
         self.made_of = prompts
         batches = [prompts[start : start + PROMPTS_PER_PASS] for start in range(0, len(prompts), PROMPTS_PER_PASS)]
-        # Methods that adapt the text encoder encode the prompts for every batch of images, but tokens stay the same.
+        # Methods that train the text encoder encode the prompts for every batch of images; tokenizing once is enough.
         self._prompts: list[list[str]] | list[Tensor] = batches
         if isinstance(model, PromptableModel):
             self._prompts = [model.tokenize(batch) for batch in batches]
-        # Not in the caller's inference mode, if any: methods that train use these features in their graphs.
+        # Leave the caller's inference mode, if any: methods that train use these features in their graphs.
         with torch.inference_mode(False), torch.no_grad(), full_precision(model.device):
             self.class_embeddings = self.encode_prompts(model)  # (K, D), unit
         self._check_case()
 
     def encode_prompts(self, model: VisionLanguageModel) -> Tensor:
-        """Unit text features (K, D) by the classifier's model or a trained copy, with gradient where it is trained."""
+        """Return unit text features (K, D) of the classifier's model or a copy, with gradient if it is trained."""
 
         def encode(piece: slice) -> Tensor:
             batch = self._prompts[piece.start]
@@ -319,20 +321,20 @@ class ZeroShotClassifier(Classifier):
         return F.normalize(raw.float(), dim=-1)
 
     def logits_from_raw(self, features: Tensor, raw: Tensor) -> Tensor:
-        # Lengths divide the logits, not the embeddings: where every image has its own, these are many more numbers.
-        lengths = torch.linalg.vector_norm(raw.float(), dim=-1)  # (..., K)
-        logits: Tensor = self.logits(features, raw.float()) / lengths.clamp_min(1e-12)[..., None, :]
+        # Normalise logits instead of embeddings, which are much larger if every image has its own.
+        norms = torch.linalg.vector_norm(raw.float(), dim=-1)  # (..., K)
+        logits: Tensor = self.logits(features, raw.float()) / norms.clamp_min(1e-12)[..., None, :]
         return logits
 
     def _check_case(self) -> None:
-        """Refuse names that differ in case only, unless the model sees it; CLIP does not."""
+        """Raise if names differ only in case and the model, such as CLIP, ignores case."""
         first: dict[str, int] = {}
-        for place, name in enumerate(self.class_names):
-            twin = first.setdefault(name.lower(), place)
-            if twin != place and torch.allclose(self.class_embeddings[twin], self.class_embeddings[place], atol=1e-5):
+        for index, name in enumerate(self.class_names):
+            other = first.setdefault(name.lower(), index)
+            if other != index and torch.allclose(self.class_embeddings[other], self.class_embeddings[index], atol=1e-5):
                 raise InvalidInputError(
-                    f"The class names {self.class_names[twin]!r} and {name!r} are the same to {self.model.name}: it "
-                    "ignores case. Rename one of them."
+                    f"The class names {self.class_names[other]!r} and {name!r} are the same to {self.model.name}, "
+                    "which ignores case. Rename one of them."
                 )
 
 
@@ -360,8 +362,8 @@ def _checked_templates(templates: Template | Sequence[Template]) -> tuple[Templa
     usable = [callable(template) or (isinstance(template, str) and "{}" in template) for template in found]
     if not all(usable) or not found:
         raise InvalidInputError(
-            f"Every template is a string with {{}} for the class name, as in {DEFAULT_TEMPLATE!r}, or a function from "
-            f"the class name to the prompt; got {list(found)}."
+            f"A template must be a string with {{}} for the class name, as in {DEFAULT_TEMPLATE!r}, or a function "
+            f"from the class name to the prompt; got {list(found)}."
         )
     return found
 

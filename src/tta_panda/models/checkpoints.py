@@ -1,8 +1,9 @@
-"""Weights from files: read without running anything, fitted into a network key by key, named by their content.
+"""Read weights from files without running code, load them into a network, and hash them.
 
-open_clip and timm could read safetensors and pickles of tensors themselves. Read here, TorchScript archives load
-without their program, files cannot ask for more memory than they hold, and an error names the keys that do not fit.
-`torch.load` reads weights only, too, but lets a file of 32 bytes ask for any amount of memory.
+open_clip and timm can read safetensors and pickles of tensors themselves. Reading them here has advantages:
+TorchScript archives load without their code, files cannot make the process allocate much more memory than their size,
+and errors name the keys that do not match. `torch.load` with `weights_only` lets a file of 32 bytes allocate any amount
+of memory.
 """
 
 from __future__ import annotations
@@ -40,31 +41,31 @@ _DESCRIPTIONS = (
     "merges.txt",
     "*.model",
 )
-"""Files of a model directory, beside its weights, that decide what the model computes."""
+"""Files in a model directory, other than its weights, that determine what the model computes."""
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _SHOWN_KEYS = 12
-_MAX_GROWTH = 10  # of a file whose content is unpacked
+_MAX_GROWTH = 10  # ratio of the size in memory to the size of the file
 _MAX_MODULES = 10_000
 _MAX_NAME = 1_000
 _FROM_TRANSFORMERS = " These are weights of the transformers library: load their directory as transformers:DIRECTORY."
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """Names and tensors of a checkpoint. Nothing in the file is ever run."""
+    """Read the tensors of a checkpoint by name. No code in the file is run."""
     if not path.is_file():
-        raise ModelLoadError(f"There is no checkpoint file {path}. Check the path, or name published weights instead.")
+        raise ModelLoadError(f"There is no checkpoint file {path}. Check the path, or use published weights instead.")
     with failures_explained(f"{path} cannot be read as weights"):  # a damaged file can fail in any way
         content = _read(path)
     wrapped = (content.get(wrapper) for wrapper in _WRAPPERS) if isinstance(content, Mapping) else ()
     state = next((inner for inner in wrapped if isinstance(inner, Mapping)), content)
     if not isinstance(state, Mapping) or not state or not all(isinstance(value, Tensor) for value in state.values()):
         found = ", ".join(map(str, list(state)[:5])) if isinstance(state, Mapping) else type(state).__name__
-        raise ModelLoadError(f"{path} holds no weights by name; found {found or 'nothing'}.")
+        raise ModelLoadError(f"{path} is not a dictionary of weights; found {found or 'nothing'}.")
     described, held = sum(tensor.numel() * tensor.element_size() for tensor in state.values()), path.stat().st_size
-    if described > _MAX_GROWTH * held:  # one storage may be many tensors, or one number a large one
+    if described > _MAX_GROWTH * held:  # many tensors may share a storage, and strides of 0 repeat one number
         raise ModelLoadError(f"{path} cannot be read as weights: its {held:,} bytes describe tensors of {described:,}.")
-    # Training on several devices puts one more level around every name.
+    # DataParallel adds this prefix to every name.
     return {name.removeprefix("module."): value for name, value in state.items()}
 
 
@@ -93,16 +94,16 @@ _STORAGES = {
 
 
 def _read_archive(file: IO[bytes]) -> Any:
-    """What `torch.save` or `torch.jit.save` wrote: a zip with one pickle, which refers to one record for each storage.
+    """Read a zip file of `torch.save` or `torch.jit.save`: a pickle, which refers to one file for each storage.
 
-    `torch.jit.load` would compile and later run the program in an archive. Its pickle is a tree of modules, which is
-    read here for tensors and inert modules.
+    `torch.jit.load` would compile the code in an archive. Here, only the pickle is read, and its modules become plain
+    objects with attributes.
     """
     with zipfile.ZipFile(file) as archive:
-        # Tensors are stored as they are, and only programs beside them are compressed.
+        # Tensors are stored uncompressed; only code is compressed.
         unpacked, packed = sum(member.file_size for member in archive.infolist()), file.seek(0, os.SEEK_END)
         if unpacked > _MAX_GROWTH * packed:
-            raise ValueError(f"its {packed:,} bytes would become {unpacked:,}; archives of torch hardly grow.")
+            raise ValueError(f"its {packed:,} bytes would become {unpacked:,}; torch does not compress tensors.")
         (tree,) = (name for name in archive.namelist() if name.count("/") == 1 and name.endswith("/data.pkl"))
         folder = tree.removesuffix("data.pkl")
         if f"{folder}byteorder" in archive.namelist() and archive.read(f"{folder}byteorder") != b"little":
@@ -121,7 +122,7 @@ def _read_archive(file: IO[bytes]) -> Any:
 
 
 def _read_legacy(file: IO[bytes]) -> Any:
-    """What `torch.save` wrote before it wrote archives: pickles, and then the content of all storages."""
+    """Read the format that `torch.save` used before zip files: pickles, followed by the content of all storages."""
     available, taken = file.seek(0, os.SEEK_END), 0
     file.seek(0)
     storages: dict[str, Tensor] = {}
@@ -146,20 +147,20 @@ def _read_legacy(file: IO[bytes]) -> Any:
         storage = storages[key].view(torch.uint8).numpy()
         file.seek(8, os.SEEK_CUR)  # the number of elements
         if file.readinto(storage) != len(storage):  # type: ignore[attr-defined]
-            raise ValueError("it ends before its tensors do.")
+            raise ValueError("it is truncated: its tensors are incomplete.")
     return content
 
 
 class _Module:
-    """Stands for a module of a TorchScript archive: attributes, and no code."""
+    """A module of a TorchScript archive, with attributes but without code."""
 
 
 def _allowed(module: str, name: str) -> Any:
-    """What names in pickles of torch stand for."""
+    """Return the object for a name in a pickle of torch."""
     if module == "__torch__" or module.startswith("__torch__."):
         return _Module
     if module == "torch.jit._pickle" and name.startswith("build_"):
-        return list  # of numbers or tensors, which are no weights
+        return list  # of numbers or tensors that are not weights
     if module in ("torch", "torch.cuda") and name in _STORAGES:
         return _STORAGES[name]
     return _BUILDERS.get(f"{module}.{name}")
@@ -178,15 +179,15 @@ _BUILDERS: dict[str, Any] = {
     "torch._utils._rebuild_parameter": _rebuild_parameter,
     "torch.Size": tuple,
     "collections.OrderedDict": OrderedDict,
-    "collections.Counter": dict,  # in the states of schedules
+    "collections.Counter": dict,  # in the states of learning rate schedulers
     "builtins.set": set,
 }
 
 
 def _tensors(root: _Module) -> dict[str, Tensor]:
-    """The tensors in a tree of modules by name."""
+    """Collect the tensors in a tree of modules by name."""
     found, modules = {}, [("", root)]
-    for prefix, module in modules:  # which grow meanwhile
+    for prefix, module in modules:  # the list grows in the loop
         if len(modules) > _MAX_MODULES or len(prefix) > _MAX_NAME:
             raise ValueError("its modules contain each other.")
         for name, value in vars(module).items():
@@ -201,7 +202,7 @@ def _tensors(root: _Module) -> dict[str, Tensor]:
 
 
 def load_weights(network: nn.Module, state: Mapping[str, Tensor], label: str) -> None:
-    """Set every weight of the network from `state`, or raise with the names of what does not fit."""
+    """Set every weight of the network from `state`, or raise an error that names the keys that do not match."""
     own = network.state_dict()
     wrong_shape = [key for key in own if key in state and state[key].shape != own[key].shape]
     is_foreign = any(key.startswith("vision_model.") for key in state)
@@ -216,8 +217,8 @@ def load_weights(network: nn.Module, state: Mapping[str, Tensor], label: str) ->
 
 
 def check_keys(label: str, *, missing: list[str], unknown: list[str], misshapen: list[str], hint: str = "") -> None:
-    """Raise unless all these lists of names are empty."""
-    problems = {"missing": missing, "not known to this architecture": unknown, "of another shape": misshapen}
+    """Raise `ModelLoadError` unless all these lists of names are empty."""
+    problems = {"missing": missing, "unexpected": unknown, "of another shape": misshapen}
     found = []
     for kind, keys in problems.items():
         more = f" and {len(keys) - _SHOWN_KEYS} more" if len(keys) > _SHOWN_KEYS else ""
@@ -230,37 +231,37 @@ def check_keys(label: str, *, missing: list[str], unknown: list[str], misshapen:
 
 
 def find_weights(directory: Path, patterns: Sequence[str]) -> list[Path]:
-    """The files in a directory that match the first of these wildcards that any file matches."""
+    """Return the files that match the first of these wildcards with any match."""
     return next(filter(None, (_matching(directory, pattern) for pattern in patterns)), [])
 
 
 def check_directory(directory: Path) -> None:
-    """Refuse pipes and devices, which libraries would wait for, and lists of weights that lead out of a directory."""
+    """Raise if a directory contains pipes or devices, which could block, or an index that refers to files outside."""
     for path in directory.iterdir():
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise ModelLoadError(f"{path} is neither a file nor a folder. Remove it from the model's directory.")
     for path in _matching(directory, "*.index.json"):
-        with failures_explained(f"{path} is not a list of weights by name"):
+        with failures_explained(f"{path} is not an index of weights"):
             outside = [
                 file for file in json.loads(read_regular(path))["weight_map"].values() if Path(file).name != file
             ]
         if outside:
-            raise ModelLoadError(f"{path} names {outside[0]!r}; expected files beside it.")
+            raise ModelLoadError(f"{path} refers to {outside[0]!r}; expected files in the same directory.")
 
 
 def model_files(directory: Path, patterns: Sequence[str]) -> list[Path]:
-    """The files in a model directory that decide what the model computes: weights, configuration, tokenizer."""
+    """Return the files of a model directory that determine what it computes: weights, configuration, tokenizer."""
     found = {path for pattern in _DESCRIPTIONS for path in _matching(directory, pattern)}
     return sorted(found.union(find_weights(directory, patterns)))
 
 
 def _matching(directory: Path, pattern: str) -> list[Path]:
-    """Files in a directory by wildcard, sorted, without hidden ones, which some systems leave behind."""
+    """Return the files in a directory that match a wildcard, sorted, without hidden files."""
     return sorted(path for path in directory.glob(pattern) if path.is_file() and not path.name.startswith("."))
 
 
 def file_digest(files: Iterable[Path]) -> str:
-    """A short hash of the content of files."""
+    """Return a short hash of the content of files."""
     digests = []
     for file in files:
         with open_regular(file) as content:
@@ -269,12 +270,12 @@ def file_digest(files: Iterable[Path]) -> str:
 
 
 def weights_hash(network: nn.Module) -> str:
-    """A hash of the weights in memory, whatever file, tag or seed they came from."""
+    """Return a hash of a network's weights, independent of the file, tag or seed that they come from."""
     return tensors_hash(network.state_dict())
 
 
 def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
-    """A hash of tensors and their names."""
+    """Return a hash of tensors and their names."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -288,34 +289,34 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
 
 @contextlib.contextmanager
 def failures_explained(failure: str, advice: str = "") -> Iterator[None]:
-    """Turn whatever a library raises into a `ModelLoadError`: what failed, the reason's first line, and advice."""
+    """Turn any exception of a library into a `ModelLoadError` with the failure, the reason's first line, and advice."""
     try:
         yield
     except TtaPandaError:
         raise
-    except pickle.UnpicklingError as error:  # torch's own advice, to run what the file holds, is not passed on
+    except pickle.UnpicklingError as error:  # torch's message would advise to disable the protection
         requested = re.search(r"(?:GLOBAL|asks for) ([\w.]+)", str(error))
-        problem = f"a pickle asks for {requested[1]}" if requested else "a file is not a pickle of weights alone"
+        problem = f"a pickle asks for {requested[1]}" if requested else "a file is not a pickle of weights only"
         raise ModelLoadError(
             f"{failure}: {problem}, and was not run. If you trust it, save the weights where it came from: "
             "safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."
         ) from error
-    except Exception as error:  # open_clip, transformers, timm, torch, safetensors and the hub each have their own
+    except Exception as error:  # each library has exceptions of its own
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         reason = f"{reason.rstrip('.')}." if advice else reason
         raise ModelLoadError(f"{failure}: {reason}{advice}") from error
 
 
 def check_hub(repository: str, *files: str) -> None:
-    """Raise at once if the hub is out of reach and none of the files is here; libraries try for half a minute."""
+    """Raise at once if the hub cannot be reached and no file is cached; libraries would retry for half a minute."""
     if not any(isinstance(huggingface_hub.try_to_load_from_cache(repository, file), str) for file in files):
-        with contextlib.suppress(HfHubHTTPError):  # the hub has answered
+        with contextlib.suppress(HfHubHTTPError):  # an error response means that the hub can be reached
             huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(repository, files[0]))
 
 
 @contextlib.contextmanager
 def weights_only() -> Iterator[None]:
-    """Make every `torch.load` read weights only, even where a library calls it with `weights_only=False`."""
+    """Make every `torch.load` read weights only, even if a library calls it with `weights_only=False`."""
     variables = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
     before = {name: value for name in variables if (value := os.environ.pop(name, None)) is not None}
     os.environ[variables[0]] = "1"

@@ -1,7 +1,7 @@
-"""What computes a model: the device, the precision, and the library that runs the image encoder.
+"""Device, precision and backend of a model.
 
-That is torch, or a library that only runs networks, and runs some of them faster. Weights, texts and everything else
-stay torch's. Embeddings of such a library have no gradient, so methods that train need torch.
+The backend computes image embeddings: torch, or an inference library, which runs some networks faster. Texts and
+everything else are computed with torch. Other backends compute no gradients, so methods that train need torch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AUTOCAST: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16,
 
 
 def resolve_device(device: str) -> str:
-    """The device itself, if it can be used here; for `"auto"` the best one that can."""
+    """Return the device if it is available, and for `"auto"` the best available one."""
     if device == AUTO:
         if torch.cuda.is_available():
             return "cuda"
@@ -49,7 +49,7 @@ def resolve_device(device: str) -> str:
 
 
 def check_precision(precision: str, device: str = "cpu") -> None:
-    """Raise unless encoders can compute in this precision on this device."""
+    """Raise unless the device supports this precision."""
     if precision not in AUTOCAST:
         raise UnknownNameError("precision", precision, AUTOCAST)
     kind = torch.device(device).type
@@ -61,24 +61,24 @@ def check_precision(precision: str, device: str = "cpu") -> None:
 
 @contextlib.contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Compute in the tensors' own precision, whatever `torch.autocast` the caller is in, here and on the CPU."""
+    """Disable the caller's `torch.autocast`, if any, on this device and the CPU."""
     with contextlib.ExitStack() as stack:
         for kind in dict.fromkeys((device.type, "cpu")):
-            # Only where one is active: some versions of torch refuse any autocast on MPS, even one that is disabled.
+            # Only if one is active: some versions of torch reject any autocast on MPS, even a disabled one.
             if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield
 
 
 def clock(device: torch.device) -> float:
-    """Now, with all work done: a GPU returns before its results are there."""
+    """Return the time after all pending work on a device, as CUDA kernels run asynchronously."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def check_backend(backend: str, device: str = "cpu", precision: str = "fp32") -> None:
-    """Raise unless image embeddings can be computed by this backend here."""
+    """Raise unless the backend is installed and supports this device and precision."""
     if backend not in BACKENDS:
         raise UnknownNameError("backend", backend, BACKENDS)
     if backend == "torch":
@@ -90,35 +90,35 @@ def check_backend(backend: str, device: str = "cpu", precision: str = "fp32") ->
 
 
 def backend_of(model: ImageModel) -> str:
-    """What computes the image embeddings of a model, with its version where it is not torch."""
+    """Return the backend of a model's image encoder, with its version unless it is torch."""
     encoder = vars(model).get("encode_image")
     return encoder.version if isinstance(encoder, OpenVinoEncoder) else "torch"
 
 
 def check_trainable(model: ImageModel) -> None:
-    """Raise if embeddings of this model have no gradient."""
+    """Raise if the backend of this model computes no gradients."""
     if backend_of(model) != "torch":
         raise UnsupportedModelError(
-            f"{model.name} was loaded with the backend openvino, which cannot train, as this method does. Load it with "
+            f"{model.name} was loaded with the backend openvino, which does not support training. This method needs "
             "the backend torch."
         )
 
 
 class OpenVinoEncoder:
-    """`encode_image` of a model, by OpenVINO on the CPU.
+    """`encode_image` of a model, computed by OpenVINO on the CPU.
 
     Args:
-        model: whose network is converted, as its weights are now.
+        model: the model whose image encoder is converted, with its current weights.
     """
 
     def __init__(self, model: ImageModel):
-        sys.modules.setdefault("openvino_telemetry", cast(Any, None))  # OpenVINO would report conversions to its makers
+        sys.modules.setdefault("openvino_telemetry", cast(Any, None))  # no telemetry
         import openvino
 
         self.version = f"openvino {openvino.__version__}"
         self.image_size = model.image_size
         example = torch.zeros(2, 3, self.image_size, self.image_size)
-        with torch.no_grad(), warnings.catch_warnings(action="ignore"):  # of torch, about being traced
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):  # torch warns about tracing
             network: Any = openvino.convert_model(
                 _ImageEncoder(model), example_input=example, input=[-1, *example.shape[1:]]
             )

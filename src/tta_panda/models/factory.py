@@ -1,9 +1,9 @@
-"""From a name or a network to a model, and from a model and class names to a classifier.
+"""Load models by name, wrap networks as models, and make classifiers from models and class names.
 
-A model named `MODULE:FUNCTION` is what a function of the user's makes. The module is found in the current folder or
-among installed packages, and its code runs: the name asks for it. The function is called without arguments. It returns
-a model that keeps the protocol, or what `wrap_model` takes: a network of timm, or a tuple such as (network, tokenizer).
-A class, or a model that is in the module, will do as well.
+A name `MODULE:FUNCTION` stands for a model that a function of the user returns. The module is imported, which runs its
+code, from the current folder or the installed packages. The function is called without arguments. It returns a model
+that implements the protocol, or the arguments of `wrap_model`: a network of timm, or a tuple such as (network,
+tokenizer). Instead of a function, the name may refer to a class or a model.
 """
 
 from __future__ import annotations
@@ -43,18 +43,17 @@ from tta_panda.models.names import SOURCES, ModelName, current_folder_importable
 
 
 def load_model(name: str, device: str = "cpu", precision: Precision = "fp32", backend: Backend = "torch") -> ImageModel:
-    """A model by name. `tta_panda.models.names` lists how names are written.
+    """Load a model by name; see `tta_panda.models.names` for the syntax of names.
 
     Args:
         name: `"mini"`, `"lite0"`, `"ViT-B-32-quickgelu:openai"`, `"ViT-B-32-quickgelu:weights/clip.safetensors"`, a
             local directory such as `"./clip"`, `"hf-hub:..."`, `"transformers:..."`, `"timm:..."`, or
-            `"module:function"` for a model of your own. Most are
-            `VisionLanguageModel`s; `lite0` and timm's classifiers have no text encoder, and `make_classifier` takes
-            their classes from their heads.
-        device: where the model runs, as torch names it, or `"auto"` for the best one there is.
-        precision: what the encoders compute in: `"fp32"`, `"bf16"` or `"fp16"`.
-        backend: what computes image embeddings: `"torch"`, or `"openvino"` on the CPU, which is faster for
-            convolutional networks and serves methods that do not train.
+            `"module:function"` for your own model. Most are `VisionLanguageModel`s; `lite0` and timm's classifiers have
+            no text encoder, so `make_classifier` uses the rows of their heads.
+        device: a device of torch, or `"auto"` for the best available one.
+        precision: precision of the encoders' computations: `"fp32"`, `"bf16"` or `"fp16"`.
+        backend: library that computes image embeddings: `"torch"`, or `"openvino"` on the CPU, which is faster for
+            convolutional networks and supports methods that do not train.
     """
     device = resolve_device(device)
     check_precision(precision, device)
@@ -63,13 +62,13 @@ def load_model(name: str, device: str = "cpu", precision: Precision = "fp32", ba
     source = SOURCES[parsed.library]
     if parsed.directory:
         check_directory(parsed.directory)
-    with torch.inference_mode(False):  # a model that was loaded in inference mode could never be adapted
+    with torch.inference_mode(False):  # models that were created in inference mode cannot be trained
         model = pkgutil.resolve_name(source.load)(parsed).to(device)
     model.preset = source.preset
     if isinstance(model, ImageAdapter):
         model.precision = precision
     elif precision != "fp32":
-        raise InvalidInputError(f"{name} decides itself what it computes in; use it with precision fp32.")
+        raise InvalidInputError(f"{name} controls its own precision; use it with precision fp32.")
     if backend == "openvino":
         model.encode_image = OpenVinoEncoder(model)
     return cast(ImageModel, model)
@@ -78,25 +77,25 @@ def load_model(name: str, device: str = "cpu", precision: Precision = "fp32", ba
 def make_classifier(
     model: ImageModel, class_names: Iterable[str], templates: str | Sequence[Template] = "photo"
 ) -> Classifier:
-    """The classifier for these classes: by their names where the model reads text, by its head where it has one.
+    """Make the classifier of a model for these classes, from text embeddings or from the rows of a linear head.
 
     Args:
-        model: the encoders.
+        model: the model.
         class_names: two or more different names; underscores are read as spaces.
-        templates: prompts for the names: `"photo"`, `"mint"`, `"openai"`, or a list of your own, as
-            `ZeroShotClassifier` takes it. A model without text has no use for them, and warns.
+        templates: templates of the prompts: `"photo"`, `"mint"`, `"openai"`, or your own, as for `ZeroShotClassifier`.
+            For a model without a text encoder they are ignored, with a warning.
     """
     if isinstance(model, VisionLanguageModel):
         prompts = TEMPLATES.get(templates) if isinstance(templates, str) else templates
         return ZeroShotClassifier(model, class_names, prompts)
     if not isinstance(model, LinearHeadModel):
         raise InvalidInputError(
-            f"{type(model).__name__} has neither a text encoder nor a linear head; tta_panda.check_model(model) says "
+            f"{type(model).__name__} has neither a text encoder nor a linear head; tta_panda.check_model(model) lists "
             "what is missing."
         )
     if templates != "photo":
         warnings.warn(
-            f"{model.name} reads no text, so the templates {templates!r} make no difference.",
+            f"{model.name} has no text encoder, so the templates {templates!r} are ignored.",
             TtaPandaWarning,
             stacklevel=2,
         )
@@ -104,10 +103,10 @@ def make_classifier(
 
 
 def weights_digest(name: str) -> str | None:
-    """A short hash of what makes up the model behind a name on this machine; None where a tag or the hub names it."""
+    """Return a short hash of the local weights and files behind a name; None for published weights."""
     parsed = parse_model_name(name)
     source = SOURCES[parsed.library]
-    if parsed.library == "python":  # a file does not say what a function makes
+    if parsed.library == "python":  # the file of a function does not determine the weights
         return _function_digest(parsed)
     files = [parsed.file] if parsed.file else []
     if parsed.directory:
@@ -115,7 +114,7 @@ def weights_digest(name: str) -> str | None:
     return file_digest(files) if files and all(file.is_file() for file in files) else None
 
 
-# --- networks in memory, and what functions make ----------------------------------------------------------------------
+# --- networks in memory, and functions that return models -------------------------------------------------------------
 
 
 _ADAPTERS = {
@@ -134,24 +133,25 @@ def wrap_model(
     name: str | None = None,
     precision: Precision = "fp32",
 ) -> ImageModel:
-    """A network of open_clip, transformers or timm as a model, without changing the network.
+    """Wrap a network of open_clip, transformers or timm as a model, without changing the network.
 
     The model shares the network's weights, but not its training mode and `requires_grad` flags; weights that are not
     float32 are copied. It stays on the network's device. A timm classifier has no text encoder, as in `load_model`.
 
     Args:
         network: the network.
-        tokenizer: for open_clip what `open_clip.get_tokenizer` returns, for transformers the model's tokenizer.
-        processor: for transformers, the image processor, or what `AutoProcessor` returns, which has a tokenizer, too.
-        name: what the model is called in messages and records; by default, the name of the network's class.
-        precision: what the encoders compute in: `"fp32"`, `"bf16"` or `"fp16"`.
+        tokenizer: for open_clip, the result of `open_clip.get_tokenizer`; for transformers, the model's tokenizer.
+        processor: for transformers, the image processor, or the result of `AutoProcessor.from_pretrained`, which
+            includes a tokenizer.
+        name: name of the model in messages and records; by default, the name of the network's class.
+        precision: precision of the encoders' computations: `"fp32"`, `"bf16"` or `"fp16"`.
     """
     libraries = [cls.__module__.partition(".")[0] for cls in type(network).__mro__]
     adapter = next((_ADAPTERS[library] for library in libraries if library in _ADAPTERS), None)
     if adapter is None or not isinstance(network, nn.Module):
         raise InvalidInputError(
             f"wrap_model takes networks of open_clip, transformers or timm, got {type(network).__name__} of "
-            f"{type(network).__module__}. Others are wrapped in a few lines, see docs/models.md."
+            f"{type(network).__module__}. Others can be wrapped in a few lines, see docs/models.md."
         )
     if any(parameter.is_meta for parameter in network.parameters()):
         raise InvalidInputError(f"{type(network).__name__} has no weights: its parameters are on the device meta.")
@@ -164,7 +164,7 @@ def wrap_model(
 
 
 def frozen_copy(network: nn.Module) -> nn.Module:
-    """A copy in eval mode that requires no gradients, is float32 and shares the weights that are."""
+    """Return a float32 copy in eval mode that requires no gradients and shares all float32 weights."""
     shared: dict[int, Any] = {id(buffer): _usable(buffer) for buffer in network.buffers()}
     for parameter in network.parameters():
         shared[id(parameter)] = nn.Parameter(_usable(parameter), requires_grad=False)
@@ -172,12 +172,12 @@ def frozen_copy(network: nn.Module) -> nn.Module:
 
 
 def _usable(tensor: Tensor) -> Tensor:
-    """The same memory, or a copy where the tensor was made in inference mode and no gradient could pass it."""
+    """Detach a tensor; copy it if it was created in inference mode, which autograd does not support."""
     return tensor.detach().clone() if tensor.is_inference() else tensor.detach()
 
 
 def load_function(name: ModelName) -> ImageModel:
-    """What the function returns, wrapped if need be."""
+    """Call the function and return its model, wrapped if necessary."""
     with failures_explained(f"Cannot load {name}"), current_folder_importable():
         target: Any = pkgutil.resolve_name(str(name))
         made = target if isinstance(target, nn.Module) else target()
@@ -186,14 +186,14 @@ def load_function(name: ModelName) -> ImageModel:
     network, *more = made if isinstance(made, tuple) else (made,)
     if not isinstance(network, nn.Module):
         raise ModelLoadError(
-            f"{name} returned {type(network).__name__}; expected a model, as docs/models.md describes it, or a network "
-            "of open_clip, transformers or timm with what wrap_model needs beside it: (network, tokenizer)."
+            f"{name} returned {type(network).__name__}; expected a model, see docs/models.md, or a network of "
+            "open_clip, transformers or timm with the other arguments of wrap_model: (network, tokenizer)."
         )
     return wrap_model(network, *more, name=str(name))
 
 
 def _function_digest(name: ModelName) -> str:
-    """A short hash of the weights that the function gives and of the file that defines it. Makes the model."""
+    """Return a short hash of the weights of the function's model and of the file that defines it; runs the function."""
     model = load_function(name)
     source = getattr(sys.modules[name.source], "__file__", None)
     return weights_hash(cast(nn.Module, model))[:6] + file_digest([Path(source)] if source else [])[:6]
