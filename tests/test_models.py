@@ -252,11 +252,11 @@ def test_unfetchable_weights_say_which_file_to_put_where(monkeypatch):
     [
         ("ViT-B-23", UnknownNameError, "ViT-B-32"),
         ("ViT-B-32:opnai", UnknownNameError, "'openai'"),
-        ("ViT-B-32", ModelLoadError, "Which weights"),
+        ("ViT-B-32", ModelLoadError, "weights are missing"),
         ("mini:openai", InvalidInputError, "own weights"),
         ("weights/clip.safetensors", ModelLoadError, "ViT-B-32-quickgelu:weights/clip.safetensors"),
         ("", InvalidInputError, "empty.*tta-panda ls models"),
-        ("RN50", ModelLoadError, "Which weights for RN50.* openai"),
+        ("RN50", ModelLoadError, "RN50 is an architecture.* openai"),
         ("ViT-B/32:laion2b", ModelLoadError, "ViT-B/32 as ViT-B-32.*write ViT-B-32-quickgelu:openai$"),
         ("ViT-L/14@336px:openai", ModelLoadError, "write ViT-L-14-336-quickgelu:openai$"),
     ],

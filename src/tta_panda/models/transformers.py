@@ -1,4 +1,4 @@
-"""CLIP, SigLIP, SigLIP 2 and Chinese-CLIP of the transformers library behind the protocol of this one."""
+"""Models of the transformers library: CLIP, SigLIP, SigLIP 2 and Chinese-CLIP."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _PILLOW_FILTERS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}
 KINDS = ("clip", "siglip", "siglip2", "chinese_clip")
 """Supported values of `model_type` in a configuration."""
 
-_PADDED_TO_CONTEXT = ("siglip", "siglip2")  # short texts are, as in training
-_MASKED = ("chinese_clip",)  # attention is not causal, so it must not see the padding
+_PADDED_TO_CONTEXT = ("siglip", "siglip2")  # texts are padded to the full context length, as in training
+_MASKED = ("chinese_clip",)  # attention is not causal, so padding must be masked
 
 
 class TransformersModel(ImageAdapter):
-    """A model of the transformers library behind the `VisionLanguageModel` protocol, with the prompt path.
+    """A `VisionLanguageModel` and `PromptableModel` of a network of the transformers library.
 
-    SigLIP's bias is the same for all classes and not used, as in `OpenClipModel`.
+    SigLIP's bias is not used, as in `OpenClipModel`.
     """
 
     def __init__(self, network: Any, tokenizer: Any = None, processor: Any = None, *, name: str):
@@ -68,7 +68,7 @@ class TransformersModel(ImageAdapter):
             return _embedding(self.network.get_image_features(**inputs))
 
     def _patches(self, pixels: Tensor) -> dict[str, Tensor]:
-        """SigLIP 2 takes images of any shape as patches (B, P, p*p*3) with the shape of their grid."""
+        """Return inputs for SigLIP 2, which takes patches (B, P, p*p*3) and the shape of their grid."""
         side = self.network.config.vision_config.patch_size
         grid = self.image_size // side
         cells = pixels.unflatten(3, (grid, side)).unflatten(2, (grid, side))  # (B, 3, rows, p, columns, p)
@@ -102,14 +102,14 @@ class TransformersModel(ImageAdapter):
 
 
 def _embedding(output: Any) -> Tensor:
-    """Older versions return the embeddings themselves, newer ones put them beside the hidden states."""
+    """Return the embeddings, which newer versions return together with the hidden states."""
     return cast(Tensor, output if isinstance(output, Tensor) else output.pooler_output).float()
 
 
 def _framing(config: Any, processor: Any, name: str) -> Framing:
     interpolation = _PILLOW_FILTERS.get(int(processor.resample), "bicubic")
     if config.model_type == "siglip2":
-        # Made for any proportions; square images get all the patches that there are.
+        # The model supports any aspect ratio; square images use the maximum number of patches.
         patch = config.vision_config.patch_size
         return Framing(patch * int(processor.max_num_patches**0.5), interpolation=interpolation)
     size, crop = _sides(processor.size), _sides(getattr(processor, "crop_size", None))
@@ -119,7 +119,7 @@ def _framing(config: Any, processor: Any, name: str) -> Framing:
 
 
 def _sides(size: Any) -> list[int]:
-    """Height and width, or the shorter side alone."""
+    """Return height and width, or only the shorter side."""
     if size is None:
         return []
     sizes = dict(size)
@@ -127,7 +127,7 @@ def _sides(size: Any) -> list[int]:
 
 
 def load_transformers(name: ModelName) -> TransformersModel:
-    """A model by local directory or hub name: safetensors first, and never code from the repository."""
+    """Load a model from a local directory or the hub, preferring safetensors, without running its code."""
     require_transformers("Models of the transformers library")
     import transformers
 
@@ -136,7 +136,7 @@ def load_transformers(name: ModelName) -> TransformersModel:
         f" A directory needs {TRANSFORMERS_CONFIG}, model.safetensors, the files of the tokenizer and "
         "preprocessor_config.json, as save_pretrained writes them."
     )
-    # Said explicitly: otherwise transformers asks on the terminal whether it may run code that a directory brings.
+    # Explicit, because transformers would otherwise ask on the terminal whether to run code in the directory.
     safe = {"trust_remote_code": False}
     with failures_explained(f"Cannot load {label}", advice), transformers_silenced():
         if not name.directory:
@@ -145,7 +145,7 @@ def load_transformers(name: ModelName) -> TransformersModel:
         network, report = transformers.AutoModel.from_pretrained(
             source, weights_only=True, output_loading_info=True, dtype=torch.float32, **safe
         )
-        # transformers makes up missing weights and drops unknown ones with a line in a log; here both are errors.
+        # transformers only logs missing weights, which it initialises, and unexpected ones; here both are errors.
         kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
         missing, unknown, misshapen = (sorted(map(str, report.get(kind, ()))) for kind in kinds)
         check_keys(label, missing=missing, unknown=unknown, misshapen=misshapen)
@@ -163,14 +163,14 @@ def _check_kind(kind: str, label: str) -> None:
 
 
 def require_transformers(what: str) -> None:
-    """Raise `MissingExtraError` where the transformers library is not installed."""
+    """Raise `MissingExtraError` if the transformers library is not installed."""
     if importlib.util.find_spec("transformers") is None:
         raise missing_extra(f"{what} need", "transformers")
 
 
 @contextlib.contextmanager
 def remote_code_refused() -> Iterator[None]:
-    """Keep transformers from asking on the terminal whether to run a model's own code: the answer is no."""
+    """Make transformers reject a model's own code instead of asking on the terminal."""
     from transformers import dynamic_module_utils
 
     seconds = dynamic_module_utils.TIME_OUT_REMOTE_CODE
@@ -183,7 +183,7 @@ def remote_code_refused() -> Iterator[None]:
 
 @contextlib.contextmanager
 def transformers_silenced() -> Iterator[None]:
-    """Drop the loading reports and progress bars of transformers; what matters is raised as an error."""
+    """Suppress the loading reports and progress bars of transformers; actual problems raise errors."""
     from transformers.utils import logging as their_logging
 
     level, bars = their_logging.get_verbosity(), their_logging.is_progress_bar_enabled()
