@@ -1,4 +1,4 @@
-"""Panda itself, negatives and the offset they give, and other ways to debias a stream."""
+"""Panda, which debiases by the mean embedding of negatives, and other ways to debias a stream."""
 
 from tta_panda.panda.centering import Centering
 from tta_panda.panda.debias import Beta, Correction, Debias, Debiaser, Evidence

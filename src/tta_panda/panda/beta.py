@@ -1,7 +1,7 @@
-"""`beta="auto"`: how much of the offset to subtract, chosen from unlabelled predictions.
+"""`beta="auto"`: choose how much of the offset to subtract from predictions without labels.
 
-The offset moves all logits of a batch by one vector, `z = s (l - beta b)` with `l = v t'` and `b = n t'`, so the effect
-of any beta follows from `l` and `b` without encoding anything again.
+The offset shifts all logits of a batch by one vector, `z = s (l - beta b)` with `l = v t'` and `b = n t'`, so the
+effect of any beta can be computed from `l` and `b` without encoding again.
 
 Shapes: G betas of the grid, B images, K classes.
 """
@@ -26,27 +26,27 @@ from tta_panda.panda.statistics import (
 from tta_panda.state import Stateful
 
 HALF_LIFE = 200.0
-"""In images: what was seen earlier is forgotten, to follow a stream whose corruption changes."""
+"""Half-life of the statistics in images, to follow a stream whose corruption changes."""
 
 GRID = torch.linspace(0, 1, 21, dtype=torch.float32, device="cpu")  # (G,)
 
 MIN_GAIN = 1e-4
-"""In nats: the smallest gain of mutual information for which anything is subtracted."""
+"""Smallest gain of mutual information, in nats, for which anything is subtracted."""
 
 MIN_WEIGHT = 0.05
-"""Mutual information with a smaller weight is not worth its cost: with more than 450 classes."""
+"""Below this weight, for more than 450 classes, mutual information is not worth its cost."""
 
-_FLOATS_AT_ONCE = 1 << 17  # what fits into the cache of a CPU
+_FLOATS_AT_ONCE = 1 << 17  # fits into the cache of a CPU
 
 
 class AutoBeta(Stateful):
-    """The slope of the bias of absent classes on the offset, blended with mutual information.
+    """Beta from the slope between the bias of absent classes and the offset, blended with mutual information.
 
-    Little or nothing is subtracted where negatives do not share the bias of the images, where the stream shows a single
-    class, and, with few classes, where predictions do not gain from it. Limits: in a stream of one class alone,
-    accuracy can still fall by tens of points where negatives look like that class, though on average it hardly does;
-    with two classes it halves what mutual information chooses, which label shift can mislead; and in the first dozens
-    of images of a stream its choice is noisy.
+    Little or nothing is subtracted if negatives do not share the bias of the images, if the stream shows a single
+    class, and, with few classes, if predictions do not gain information. Limitations: in a stream of a single class,
+    accuracy hardly falls on average, but can fall by tens of points if negatives look like that class; with two
+    classes, beta is half the choice of mutual information, which label shift can mislead; and in the first dozens of
+    images of a stream, the choice is noisy.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class AutoBeta(Stateful):
 
     @torch.no_grad()
     def choose(self, evidence: Evidence) -> float:
-        """Beta for the next batch. The predictions that the last beta gives say which classes are absent."""
+        """Choose beta for the next batch. Predictions with the last beta determine which classes are absent."""
         assert evidence.offset_similarities is not None
         scale, plain, bias = evidence.scale, evidence.similarities.cpu(), evidence.offset_similarities.cpu()
         probabilities = (scale * (plain - (self.beta or 0.0) * bias)).softmax(dim=1)
@@ -77,21 +77,21 @@ class AutoBeta(Stateful):
         return self.beta
 
     def explain(self) -> str:
-        """The last choice, and its reason where that is not to subtract anything."""
+        """Describe the last choice, and the reason if nothing was subtracted."""
         if self.beta is None:
             return "No batch has been seen."
         shared = correlation(self.level.value, centred(self.offset.value))
         if self.beta >= 0.005:
             return f"β = {self.beta:.2f} of their mean embedding was subtracted from the last batch (r = {shared:.2f})."
         if self.diversity.value == 0:
-            return "Nothing was subtracted: the images look like a single class, whose bias cannot be told from it."
+            return "Nothing was subtracted: the images look like a single class, which is inseparable from its bias."
         return f"Nothing was subtracted: images and negatives do not share a bias beyond chance (r = {shared:.2f})."
 
 
 class MutualInformation(Stateful):
     """Mutual information of images and predictions along a stream, for every beta of a grid.
 
-    It is large where predictions vary over the images and are confident on each.
+    It is large if predictions differ between images and are confident on each.
     """
 
     def __init__(self, half_life: float):
@@ -100,9 +100,9 @@ class MutualInformation(Stateful):
         self.entropies = self.add_state("entropies", RunningMean(half_life))  # (G,)
 
     def update(self, plain: Tensor, bias: Tensor) -> float:
-        """The most informative beta after one more batch with logits `plain - beta * bias`, (B, K) and (1 or B, K).
+        """Add a batch with logits `plain - beta * bias`, (B, K) and (1 or B, K), and return the most informative beta.
 
-        It is 0 where the gain in information is too small to count.
+        It is 0 if the gain in information is negligible.
         """
         probabilities, entropies = [], []
         by_class, bias_by_class = plain.T.contiguous(), bias.T.contiguous()  # a softmax over columns is much faster
@@ -119,15 +119,19 @@ class MutualInformation(Stateful):
 
 
 def information_weight(classes: int) -> float:
-    """Weight of mutual information beside the slope. With fewer images than classes it sees lost confidence only."""
+    """Return the weight of mutual information relative to the slope.
+
+    It decreases with the number of classes: with fewer images than classes, mutual information measures only confidence
+    of predictions.
+    """
     return 0.5 / (1 + classes / 50)
 
 
 def slope(level: Tensor, offset: Tensor) -> float:
-    """How large the level is beside the offset, both centred (K,), from 0 to 1.
+    """Return the size of the level relative to the offset, both centred (K,), from 0 to 1.
 
-    This is the geometric mean of the slope of a regression, which noise in the offset of many classes makes too small,
-    and of the ratio of sizes, which ignores how the two agree.
+    This is the geometric mean of the slope of a regression, which noise in the offset makes too small for many classes,
+    and the ratio of norms, which ignores the correlation of the two.
     """
     size = float(offset.norm())
     correlated = max(0.0, correlation(level, offset))

@@ -1,4 +1,4 @@
-"""Centring: subtract the mean image embedding. The control for Panda, without any negative."""
+"""Centring: subtract the mean image embedding. A baseline for Panda, without negatives."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tta_panda.panda.statistics import RunningMean
 class Centering(Debias):
     """Subtract the mean embedding of the batch, or of the stream so far.
 
-    Costs nothing, and suits shuffled streams of all classes: where labels are few or come in runs, the mean holds the
-    class itself, and subtracting it ruins the predictions. A batch of one image becomes zero.
+    It needs no extra pass, and suits shuffled streams of all classes. If a stream has few classes or correlated labels,
+    the mean contains the class itself, and subtracting it ruins predictions. Features of a single image become zero.
 
     Args:
-        beta: strength; 1 centres, as in CBC.
-        half_life: None takes the mean of the batch; otherwise that of the stream, in which an image counts half as
-            much after this many further ones.
+        beta: factor of the mean; 1 centres, as in CBC.
+        half_life: None for the mean of the batch; otherwise the mean of the stream is used, in which an image counts
+            half as much after this many further images.
     """
 
     beta: Strength = 1.0
@@ -33,7 +33,7 @@ class Centering(Debias):
 
 
 class CenteringDebiaser(Debiaser):
-    """The running mean of a stream, if one is asked for."""
+    """The state of `Centering`: the running mean of a stream, unless batch means are used."""
 
     def __init__(self, settings: Centering):
         super().__init__()
@@ -50,7 +50,7 @@ class CenteringDebiaser(Debiaser):
         return self.settings.beta
 
     def set_beta(self, beta: Beta) -> None:
-        self.settings = dataclasses.replace(self.settings, beta=beta)  # type: ignore[arg-type]  # "auto" is refused
+        self.settings = dataclasses.replace(self.settings, beta=beta)  # type: ignore[arg-type]  # "auto" raises an error
 
     def decide(self, evidence: Evidence) -> Correction:
         mean = evidence.features.mean(dim=0)

@@ -1,4 +1,4 @@
-"""What all ways of debiasing share: frozen settings, and the state of one stream that they start."""
+"""Base classes of debiasing: frozen settings, and the state of one stream."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from tta_panda.panda.offset import PandaDebiaser
 
 HalfLife = Annotated[float, pydantic.Field(ge=1)]
-"""In images: after this many, an earlier one counts half as much."""
+"""Half-life in images: after this many, an earlier image counts half as much."""
 
 Strength = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 
 Beta = Strength | Literal["auto"]
-"""How much of the offset is subtracted; `"auto"` chooses it from the stream, without labels."""
+"""How much of the offset is subtracted; `"auto"` chooses this from the stream, without labels."""
 
 
 class Evidence(NamedTuple):
-    """What the classifier makes of a batch, without gradient: all that a correction is decided from."""
+    """The features and similarities of a batch, without gradient, from which a correction is decided."""
 
     features: Tensor  # v (B, D)
     similarities: Tensor  # l (B, K), logits without their scale
-    offset_similarities: Tensor | None  # b (1 or B, K), of the negatives where there are any
+    offset_similarities: Tensor | None  # b (1 or B, K), of the negatives if there are any
     scale: float
-    directions: float  # in how many directions the class embeddings differ, at most K - 1
+    directions: float  # effective number of dimensions in which the class embeddings differ, at most K - 1
 
 
 class Correction(NamedTuple):
-    """What is decided once for all passes over a batch. `Correction()` changes nothing."""
+    """The correction of a batch, the same for all passes over it. `Correction()` changes nothing."""
 
     beta: float | None = None  # how much of the negatives' offset is subtracted from features
     shift: Tensor | None = None  # (1, D), subtracted from features
@@ -47,7 +47,7 @@ class Correction(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Debias(ABC):
-    """Settings. Any number of methods can share them; each starts a `Debiaser` of its own."""
+    """Settings of debiasing, which methods can share; each method starts its own `Debiaser`."""
 
     def __post_init__(self) -> None:
         for name, option in declared_options(type(self)).items():
@@ -55,21 +55,21 @@ class Debias(ABC):
 
     @abstractmethod
     def start(self, patch_size: int, seed: int) -> Debiaser:
-        """The state of a new stream; `patch_size` is the model's default, `seed` that of the negatives."""
+        """Create the state of a new stream; `patch_size` is the model's default, `seed` is for the negatives."""
 
     def with_default_sampler(self, sampler: SamplerName) -> Self:
-        """The same settings, with `sampler` where none was chosen."""
+        """Return these settings with `sampler` as sampler, unless one was chosen."""
         return self
 
     def __repr__(self) -> str:
-        """The first setting, and all others that differ from their defaults."""
+        """Show the first setting, and all others that differ from their defaults."""
         first, *others = dataclasses.fields(self)
         shown = [first.name, *(field.name for field in others if getattr(self, field.name) != field.default)]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
 class Debiaser(Stateful, ABC):
-    """The state of one stream: what it has shown of the bias so far."""
+    """The state of debiasing on one stream."""
 
     settings: Debias
     gamma: float | None = None
@@ -77,30 +77,30 @@ class Debiaser(Stateful, ABC):
 
     @property
     def source(self) -> PandaDebiaser | None:
-        """What draws negatives; None where none are needed."""
+        """The debiaser that draws negatives; None if none are needed."""
         return None
 
     @property
     @abstractmethod
     def fixed(self) -> Correction | None:
-        """The correction of every batch, where it depends on the settings alone.
+        """The correction of every batch, if it only depends on the settings.
 
-        Where this is `Correction()`, results are exactly those of the plain method.
+        If this is `Correction()`, results are exactly those of the plain method.
         """
 
     @property
     @abstractmethod
     def beta(self) -> float | None:
-        """How much of the offset is subtracted: the fixed beta, or the one that was chosen last."""
+        """How much of the offset is subtracted: the fixed beta, or the last choice."""
 
     @abstractmethod
     def set_beta(self, beta: Beta) -> None:
-        """Replace beta in the settings; `"auto"` starts to choose afresh."""
+        """Replace beta in the settings; `"auto"` starts choosing from scratch."""
 
     @abstractmethod
     def decide(self, evidence: Evidence) -> Correction:
-        """The correction of the next batch of the stream."""
+        """Decide the correction of the next batch of the stream."""
 
     @abstractmethod
     def explain(self, class_names: Sequence[str], class_embeddings: Tensor) -> str:
-        """The bias that the stream has shown so far and what was subtracted, or why nothing was, in a few words."""
+        """Describe the bias of the stream so far, and what was subtracted or why nothing was."""

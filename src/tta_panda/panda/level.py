@@ -1,4 +1,4 @@
-"""Level: give every class the same mean similarity where it is absent."""
+"""Level: equalise the mean similarity of each class over images of other classes."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ from tta_panda.panda.statistics import (
 
 @dataclass(frozen=True, repr=False)
 class Level(Debias):
-    """Subtract, from the logits, the mean similarity of each class over the images that are not of it.
+    """Subtract the level of each class from the logits: its mean similarity to images of other classes.
 
-    Needs no encoder pass and works at any batch size. Negatives, if there are any, are not subtracted: they only tell a
-    bias that comes from the corruption from one that comes from the labels. Limits: images that are misclassified count
-    against their own class, so accuracy can fall where one class is alone in the stream or a few dominate it; with two
-    classes, nothing tells bias from labels, and half of the level is subtracted, with a gate a quarter.
+    It needs no extra pass and works at any batch size. Negatives, if there are any, are not subtracted: they help to
+    distinguish a bias caused by the corruption from one caused by the labels. Limitations: misclassified images count
+    against their own class, so accuracy can fall if a stream consists of a single class or a few classes dominate it;
+    with two classes, bias and labels cannot be distinguished, and half of the level is subtracted, or a quarter with a
+    gate.
 
     Args:
-        gamma: strength. `"auto"` is 1 where the stream shows several classes, and falls to 0 as it shows one only; with
-            a gate, up to half of it is withheld, the less the better level and negatives agree over the classes.
-        gate: the `Panda` whose negatives are compared with the level; None for none.
-        predictions: the predictions that say which classes are absent: those of the `"plain"` method, or of the gate's
-            `"panda"`. Makes no difference without a gate.
-        exponent: how sure it must be that a class is absent for an image to count.
-        half_life: after this many images, an earlier one counts half as much.
+        gamma: strength. `"auto"` is 1 for streams of several classes, and decreases to 0 for a single class; with a
+            gate, it is halved if level and negatives do not agree over the classes.
+        gate: the `Panda` whose negatives are compared with the level; None for no gate.
+        predictions: the predictions that determine which classes are absent: those of the `"plain"` method, or those
+            with the gate's `"panda"`. It has no effect without a gate.
+        exponent: how certain the absence of a class must be for an image to count.
+        half_life: after this many images, an earlier image counts half as much.
     """
 
     gamma: Strength | Literal["auto"] = "auto"
@@ -59,7 +60,7 @@ class Level(Debias):
 
 
 class LevelDebiaser(Debiaser):
-    """The running levels of a stream, and the state of the gate."""
+    """The state of `Level`: the running levels of a stream, and the state of the gate."""
 
     def __init__(self, settings: Level, patch_size: int, seed: int):
         super().__init__()
@@ -107,14 +108,14 @@ class LevelDebiaser(Debiaser):
         else:
             gamma = self.settings.gamma
         self.gamma = gamma
-        bias = (-gamma * scale * level).to(evidence.similarities.dtype)  # some devices know no float64
+        bias = (-gamma * scale * level).to(evidence.similarities.dtype)  # some devices do not support float64
         return Correction(bias=bias.to(evidence.similarities.device))
 
     def explain(self, class_names: Sequence[str], class_embeddings: Tensor) -> str:
         if self.gamma is None:
             return "No batch has been seen."
         level = self.level.value
-        favoured = f"Whatever the image, the model favours {largest(level, class_names)}."
+        favoured = f"Independent of the image, the model favours {largest(level, class_names)}."
         if self.gamma < 0.005 and self.settings.gamma == "auto":
             return f"{favoured} Nothing was subtracted: the images look like a single class."
         text = f"{favoured} γ = {self.gamma:.2f} of this was subtracted from the logits of the last batch."

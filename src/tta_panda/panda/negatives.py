@@ -1,8 +1,8 @@
-"""Negative images: patches of a batch, shuffled until no object is left while the corruption stays.
+"""Negatives: images of shuffled patches of a batch, which destroys objects but keeps the corruption.
 
-As with any augmentation here, randomness and pixels are kept apart: a *sampler* draws a `NegativePlan` with an explicit
-generator, and `apply_plan` is a pure function of images and plan. A plan gathers only the patches it chose; the pool of
-all patches is never copied or permuted.
+As with any augmentation here, randomness and pixels are separated: a *sampler* draws a `NegativePlan` with an explicit
+generator, and `apply_plan` is a pure function of images and plan. Only the chosen patches are copied, not the pool of
+all patches.
 
 Shapes: B images, M negatives, P patches per image, C H W image.
 """
@@ -21,7 +21,7 @@ from tta_panda.errors import InvalidInputError, UnknownNameError
 
 
 class PatchGrid(NamedTuple):
-    """How an image is cut: `rows` x `columns` square patches, and a border around them."""
+    """How an image is divided: `rows` x `columns` square patches, and a border around them."""
 
     patch_size: int
     rows: int
@@ -44,14 +44,14 @@ class PatchGrid(NamedTuple):
 
     @property
     def padding(self) -> tuple[int, int, int, int]:
-        """Border on the left, right, top and bottom, in the order that `torch.nn.functional.pad` takes."""
+        """Width of the border on the left, right, top and bottom, in the order of `torch.nn.functional.pad`."""
         right = self.width - self.columns * self.patch_size - self.left
         bottom = self.height - self.rows * self.patch_size - self.top
         return self.left, right, self.top, bottom
 
 
 def cut_grid(height: int, width: int, patch_size: int) -> PatchGrid:
-    """The largest centred grid of whole patches."""
+    """Return the largest centred grid of whole patches."""
     if patch_size < 1:
         raise InvalidInputError(f"patch_size must be a positive number of pixels, got {patch_size}.")
     if min(height, width) < patch_size:
@@ -64,7 +64,7 @@ def cut_grid(height: int, width: int, patch_size: int) -> PatchGrid:
 
 @dataclass(frozen=True)
 class NegativePlan:
-    """Which patch of which image goes into each cell of each negative."""
+    """The patch and image that each cell of each negative is copied from."""
 
     grid: PatchGrid
     source_image: Tensor  # (M, P) index into the batch
@@ -79,7 +79,7 @@ SamplerName = Literal["pool", "same_cell", "within_image"]
 
 
 def sample_pool(batch: int, grid: PatchGrid, count: int, generator: torch.Generator) -> NegativePlan:
-    """The paper's negatives: any patch of the batch may land in any cell, and each is used at most once."""
+    """Sample as in the paper: any patch of the batch may be placed in any cell, and each is used at most once."""
     if batch == 1:
         return sample_within_image(batch, grid, count, generator)
     count = min(count, batch)
@@ -88,11 +88,11 @@ def sample_pool(batch: int, grid: PatchGrid, count: int, generator: torch.Genera
 
 
 def sample_same_cell(batch: int, grid: PatchGrid, count: int, generator: torch.Generator) -> NegativePlan:
-    """The authors' code: every cell keeps its place and is filled from images other than a base image.
+    """Sample as in the authors' code: cells keep their positions and are filled from images other than a base image.
 
-    The grid starts at the top left; the strips beside it, at the right and at the bottom, are those of the base image.
-    With fewer than three images the others cannot be mixed, so the base takes part, and a single image has its cells
-    shuffled. A negative never repeats an input as long as there are two cells to tell them apart.
+    The grid starts at the top left; the strips at the right and at the bottom are those of the base image. With two
+    images, the base image is also used, and with a single image, its cells are shuffled. If there are at least two
+    cells, a negative never equals an input.
     """
     grid = grid._replace(centred=False)
     if batch == 1:
@@ -108,7 +108,7 @@ def sample_same_cell(batch: int, grid: PatchGrid, count: int, generator: torch.G
 
 
 def sample_within_image(batch: int, grid: PatchGrid, count: int, generator: torch.Generator) -> NegativePlan:
-    """The paper's ablation: one negative per image, made of that image's own patches. `count` has no meaning here."""
+    """Sample as in the paper's ablation: one negative per image, of that image's own patches. `count` is ignored."""
     order = torch.rand(batch, grid.cells, generator=generator, dtype=torch.float32).argsort(dim=1)
     unshuffled = (order == torch.arange(grid.cells)).all(dim=1, keepdim=True)
     order = torch.where(unshuffled, order.roll(1, dims=1), order)  # a negative must not be the image itself
@@ -117,7 +117,7 @@ def sample_within_image(batch: int, grid: PatchGrid, count: int, generator: torc
 
 
 def _break_copies(source: Tensor, base: Tensor, batch: int, generator: torch.Generator) -> Tensor:
-    """Where all cells of a negative came from one image, take one of them from another."""
+    """If all cells of a negative come from one image, take one of them from another image."""
     count, cells = source.shape
     if cells == 1:
         return source
@@ -144,14 +144,14 @@ def sample_plan(sampler: str, images: Tensor, patch_size: int, count: int, gener
 
 
 def apply_plan(images: Tensor, plan: NegativePlan) -> Tensor:
-    """Lay out the planned patches as negatives (M, C, H, W) of the images' dtype and device."""
+    """Assemble the planned patches to negatives (M, C, H, W), with the dtype and device of the images."""
     grid, p = plan.grid, plan.grid.patch_size
     core = ..., slice(grid.top, grid.top + grid.rows * p), slice(grid.left, grid.left + grid.columns * p)
     patches = images[core].unflatten(3, (grid.columns, p)).unflatten(2, (grid.rows, p))  # (B, C, rows, p, columns, p)
     cell = plan.source_cell.to(images.device)
     chosen = patches.permute(0, 2, 4, 1, 3, 5)[
         plan.source_image.to(images.device), cell // grid.columns, cell % grid.columns
-    ]  # (M, P, C, p, p): the only pixels that are copied
+    ]  # (M, P, C, p, p), the only copy of pixels
     cells = chosen.unflatten(1, (grid.rows, grid.columns)).permute(0, 3, 1, 4, 2, 5)  # (M, C, rows, p, columns, p)
     negatives: Tensor = cells.flatten(4).flatten(2, 3)
     if not any(grid.padding):
@@ -164,7 +164,7 @@ def apply_plan(images: Tensor, plan: NegativePlan) -> Tensor:
 
 
 def _reflect(negatives: Tensor, grid: PatchGrid) -> Tensor:
-    """Fill the border by mirroring, edge pixel included: it is never wider than the patches beside it."""
+    """Fill the border by mirroring, including the edge pixel; the border is never wider than a patch."""
     left, right, top, bottom = grid.padding
     rows = np.pad(np.arange(negatives.shape[2]), (top, bottom), mode="symmetric")
     columns = np.pad(np.arange(negatives.shape[3]), (left, right), mode="symmetric")

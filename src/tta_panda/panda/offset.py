@@ -22,25 +22,25 @@ from tta_panda.panda.statistics import centred, decay, largest
 
 @dataclass(frozen=True, repr=False)
 class Panda(Debias):
-    """What to subtract and how much. Stateless: any number of methods can share one.
+    """Subtract the offset, the mean embedding of negatives. These settings have no state, so methods can share them.
 
     Args:
-        beta: strength of the offset. With 0 nothing is subtracted: no negative is drawn, and results are the plain
-            method's exactly. `"auto"` chooses it from the stream without labels; it cannot prevent losses where a
-            stream has a single class, and gains little with two.
-        patch_size: side of the patches in pixels of the model's input; None takes the model's own default.
-        ratio: negatives per image, M = ceil(ratio * B). The paper uses one for ten.
-        sampler: `"pool"` (the paper), `"same_cell"` (its authors' code) or `"within_image"` (ablation); None takes the
-            one of the method's protocol.
-        average: False gives every image one of the negatives instead of their mean (ablation).
-        detach_offset: True keeps the gradient of methods that train the encoder out of the negatives.
-        pool: batches of fewer images than this are joined by the latest images, up to this many, to cut negatives
-            from, and share the negatives of earlier batches. Larger batches have their own, as in the paper; with 0,
-            and with other samplers than `"pool"`, all batches do.
+        beta: factor of the offset. With 0, no negatives are drawn, and results are exactly those of the plain method.
+            `"auto"` chooses it from the stream without labels; it cannot prevent losses of accuracy on streams of a
+            single class, and gains little with two classes.
+        patch_size: side of the patches in pixels of the model's input; None for the model's default.
+        ratio: negatives per image, M = ceil(ratio * B). The paper uses one for ten images.
+        sampler: `"pool"` (the paper), `"same_cell"` (its authors' code) or `"within_image"` (ablation); None for the
+            default of the method's protocol.
+        average: False assigns one of the negatives to each image instead of using their mean (ablation).
+        detach_offset: True prevents gradients from flowing through the negatives.
+        pool: batches with fewer images than this also use the patches of the latest images, up to this many in total,
+            and the negatives of earlier batches. Larger batches only use their own, as in the paper; so do all batches
+            with 0, and with samplers other than `"pool"`.
         negatives_half_life: after this many images, an earlier negative counts half as much in small batches.
-        refresh_every: draw negatives with every this many batches only, and use the last ones in between; it has no
-            effect where every image has a negative of its own. None draws with every batch, and in batches of fewer
-            than `1 / ratio` images one for every `1 / ratio` images.
+        refresh_every: draw negatives only once in this many batches, and use the last ones in between; it has no effect
+            if each image has its own negative. None draws for every batch, but in batches of fewer than `1 / ratio`
+            images only one for every `1 / ratio` images.
     """
 
     beta: Beta = "auto"
@@ -61,15 +61,15 @@ class Panda(Debias):
 
 
 class Negatives(NamedTuple):
-    """The negatives of one batch, and what earlier ones add to their mean."""
+    """The negatives of one batch, and the contribution of earlier ones to their mean."""
 
     images: Tensor  # (M, C, H, W)
-    assignment: Tensor | None = None  # (B,) which negative belongs to which image; None: their mean to all
+    assignment: Tensor | None = None  # (B,) index of each image's negative; None: their mean is used for all
     earlier: Tensor | None = None  # (D,), weighted sum of the embeddings of earlier negatives
     weight: float = 0.0  # sum of these weights
 
     def select(self, index: Tensor) -> Negatives:
-        """What some of the images of the batch need."""
+        """Select the negatives that some of the images need."""
         if self.assignment is None:
             return self
         used, assignment = self.assignment[index.cpu()].unique(return_inverse=True)
@@ -77,14 +77,13 @@ class Negatives(NamedTuple):
 
 
 class PandaDebiaser(Debiaser):
-    """The negatives of one stream, the offset that they give, and how much of it is subtracted.
+    """The state of `Panda`: the negatives of one stream, their offset, and how much of it is subtracted.
 
-    A batch of at least `pool` images has its own negatives, as in the paper. A smaller one is joined by the latest
-    images of the stream: negatives are cut from all of them, one for every `1 / ratio` images, and averaged with the
-    earlier ones.
+    A batch of at least `pool` images has its own negatives, as in the paper. For a smaller one, negatives are made of
+    patches of the latest images of the stream, one for every `1 / ratio` images, and averaged with earlier negatives.
 
-    A single image of a single patch has no negative but itself, and neither has any such image under `"within_image"`.
-    None is drawn then, and without earlier ones the offset is zero.
+    If images consist of a single patch, a single image has no negative other than itself, nor has any image with the
+    sampler `"within_image"`. Then none are drawn, and without earlier ones the offset is zero.
     """
 
     def __init__(self, panda: Panda, patch_size: int, seed: int):
@@ -95,9 +94,9 @@ class PandaDebiaser(Debiaser):
         self.seed = seed
         self.auto = self.add_state("auto", AutoBeta())
         self.generator = self.add_state("generator", torch.Generator().manual_seed(seed))
-        # The latest images (N, C, H, W), while batches are small.
+        # The latest images (N, C, H, W), if batches are small.
         self.recent: Tensor | None = self.add_state("recent", None)
-        # Images and batches since negatives were last drawn, and whether the latest have not been embedded yet.
+        # Images and batches since negatives were last drawn, and whether these have not been embedded yet.
         self.waiting_images = self.add_state("waiting_images", 0)
         self.waiting_batches = self.add_state("waiting_batches", 0)
         self.is_new = self.add_state("is_new", False)
@@ -111,7 +110,7 @@ class PandaDebiaser(Debiaser):
 
     @functools.cached_property
     def key(self) -> tuple[object, ...]:
-        """Debiasers with equal keys draw the same negatives, whatever their betas."""
+        """Debiasers with equal keys draw the same negatives, even if their betas differ."""
         return dataclasses.replace(self.settings, beta=0.0, detach_offset=False), self.patch_size, self.seed
 
     @property
@@ -136,17 +135,17 @@ class PandaDebiaser(Debiaser):
         return self.resembled(class_names, class_embeddings) + strength
 
     def resembled(self, class_names: Sequence[str], class_embeddings: Tensor) -> str:
-        """The classes that the negatives look like, as a sentence; empty while that is unknown."""
+        """Describe the classes that the negatives look like, in a sentence; empty if they are not known yet."""
         if self.total is not None:
             similarities = class_embeddings @ (self.total / self.weight).to(class_embeddings)
-        elif self.auto.beta is not None:  # negatives of one image each, or encoded for several methods
+        elif self.auto.beta is not None:  # each image has its own negative, or methods share the encoded negatives
             similarities = self.auto.offset.value
         else:
             return ""
         return f"The negatives look like {largest(centred(similarities), class_names)}. "
 
     def draw(self, images: Tensor) -> Negatives:
-        """Negatives of images (B, C, H, W)."""
+        """Draw negatives for images (B, C, H, W)."""
         self.is_new = True
         is_small = self._averages and self.sampler == "pool" and len(images) < self.settings.pool
         self.waiting_images += len(images)
@@ -163,7 +162,7 @@ class PandaDebiaser(Debiaser):
 
     @property
     def _averages(self) -> bool:
-        """Whether all images have the same offset: a mean, to which other batches can contribute."""
+        """Whether all images share one offset, a mean to which earlier batches can contribute."""
         return self.settings.average and self.sampler != "within_image"
 
     def _is_due(self, is_small: bool) -> bool:
@@ -188,7 +187,7 @@ class PandaDebiaser(Debiaser):
         return Negatives(negatives, torch.randint(len(negatives), (batch,), generator=self.generator))
 
     def offset(self, embedded: Tensor, negatives: Negatives) -> Tensor:
-        """What beta scales, (1, D) or (B, D), from the embeddings (M, D) of the negatives."""
+        """Return the offset (1, D) or (B, D), from the embeddings (M, D) of the negatives."""
         if self.settings.detach_offset:
             embedded = embedded.detach()
         if negatives.assignment is not None:
@@ -196,6 +195,6 @@ class PandaDebiaser(Debiaser):
         total, weight = embedded.sum(dim=0), len(embedded) + negatives.weight
         if negatives.earlier is not None:
             total = total + negatives.earlier.to(embedded.device)
-        if self.is_new:  # further passes over a batch, by other weights, are not remembered
+        if self.is_new:  # later passes over the same batch, with other weights, are not added to the mean
             self.total, self.weight, self.is_new = total.detach(), weight, False
         return total[None] / max(weight, 1e-12)

@@ -1,4 +1,4 @@
-"""Statistics of the similarities of a stream, without labels.
+"""Statistics of similarities along a stream, without labels.
 
 Shapes: B images, K classes.
 """
@@ -14,17 +14,17 @@ from torch import Tensor
 from tta_panda.state import Stateful
 
 PRIOR = 0.02
-"""Every image also counts this much as one of mean similarity to all classes, so that every class has some weight."""
+"""Weight of a prior per image, with equal similarities to all classes, so that each class has a positive weight."""
 
 CAUTION = 1.5
-"""Agreement must exceed this many times what chance gives."""
+"""Factor by which agreement must exceed chance."""
 
 NOISE = (0.95, 1.05)
-"""Ratio of upward to downward deviations: images of one class stay below the first, of many are above the second."""
+"""Ratios of upward to downward deviations: lower than the first for a single class, higher than the second for many."""
 
 
 class RunningMean(Stateful):
-    """Mean over the images of a stream; after `half_life` images, an earlier one counts half as much."""
+    """Running mean over the images of a stream; after `half_life` images, an earlier image counts half as much."""
 
     def __init__(self, half_life: float):
         super().__init__()
@@ -33,7 +33,7 @@ class RunningMean(Stateful):
         self.weight = self.add_state("weight", 0.0)
 
     def update(self, mean: Tensor, images: int) -> Tensor:
-        """The mean after one more batch of this many images, from the mean of the batch."""
+        """Add the mean of a batch of this many images, and return the running mean."""
         kept = decay(images, self.half_life)
         self.total = kept * self.total.to(mean.device) + images * mean
         self.weight = kept * self.weight + images
@@ -46,10 +46,10 @@ class RunningMean(Stateful):
 
 
 class AbsentLevel(Stateful):
-    """Mean similarity of each class over the images that are not of it.
+    """Running mean similarity of each class over the images of other classes.
 
-    An image counts for class k by `(1 - p_k) ** exponent`, where p are predicted probabilities. So unlike the mean over
-    all images, the level hardly depends on how often a class occurs: images of the class itself do not count.
+    The weight of an image for class k is `(1 - p_k) ** exponent`, where p are predicted probabilities. So images of the
+    class itself hardly count, and unlike the mean over all images, the level hardly depends on class frequencies.
     """
 
     def __init__(self, exponent: float, half_life: float):
@@ -59,7 +59,7 @@ class AbsentLevel(Stateful):
         self.weight = self.add_state("weight", RunningMean(half_life))  # (K,)
 
     def update(self, similarities: Tensor, probabilities: Tensor) -> Tensor:
-        """Centred levels (K,) after one more batch of similarities and predicted probabilities (B, K)."""
+        """Add a batch of similarities and predicted probabilities (B, K), and return the centred levels (K,)."""
         absent = (1 - probabilities) ** self.exponent
         similarity = batch_mean(absent * similarities) + PRIOR * similarities.mean(dtype=torch.float64)
         weight = batch_mean(absent) + PRIOR
@@ -74,11 +74,11 @@ class AbsentLevel(Stateful):
 
 
 class ClassDiversity(Stateful):
-    """Whether images differ as images of several classes do, from 0 to 1. Needs no predictions.
+    """Estimate of whether a stream has several classes, from 0 to 1, without predictions.
 
-    Among several classes, an image deviates from the mean by much in its own class, upward, and by less in each of the
-    others, downward. Images of a single class differ by noise, which goes down as far as up. With two classes up and
-    down are the same by construction, which gives 1/2.
+    With several classes, the similarities of an image deviate from the mean by a large amount upward for its own class,
+    and by less downward for each of the others. Images of a single class differ by noise, which is symmetric. With two
+    classes, deviations are symmetric by construction, which gives 1/2.
     """
 
     def __init__(self, half_life: float):
@@ -87,7 +87,7 @@ class ClassDiversity(Stateful):
         self.extremes = self.add_state("extremes", RunningMean(half_life))  # (2,), the largest deviations up and down
 
     def update(self, similarities: Tensor) -> float:
-        """The diversity after one more batch of similarities (B, K)."""
+        """Add a batch of similarities (B, K), and return the diversity."""
         images = len(similarities)
         deviations = similarities - self.mean.update(batch_mean(similarities), images).to(similarities.dtype)
         deviations = deviations - deviations.mean(dim=1, keepdim=True)
@@ -105,38 +105,38 @@ class ClassDiversity(Stateful):
 
 
 def batch_mean(values: Tensor) -> Tensor:
-    """The mean over the images of (B, ...), in double precision on the CPU."""
+    """Return the mean over the images of (B, ...), in double precision on the CPU."""
     return values.cpu().mean(dim=0, dtype=torch.float64)
 
 
 def decay(images: int, half_life: float) -> float:
-    """The share of a sum that remains after this many images."""
+    """Return the factor by which a sum decays over this many images."""
     return math.pow(0.5, images / half_life)
 
 
 def centred(values: Tensor) -> Tensor:
-    """Values (K,) minus their mean, which changes no prediction."""
+    """Subtract the mean from values (K,); this does not change predictions."""
     return values - values.mean()
 
 
 def correlation(first: Tensor, second: Tensor) -> float:
-    """Correlation of two centred vectors (K,); 0 where one of them is constant."""
+    """Return the correlation of two centred vectors (K,); 0 if one of them is constant."""
     norms = float(first.norm() * second.norm())
     return float(first @ second) / norms if norms > 0 else 0.0
 
 
 def largest(values: Tensor, class_names: Sequence[str]) -> str:
-    """The classes of the three largest positive values (K,), as in "cat, dog and bird"."""
+    """List the classes of the three largest positive values (K,), as in "cat, dog and bird"."""
     *others, last = [class_names[k] for k in values.topk(min(3, len(values))).indices if values[k] > 0] or ["no class"]
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def agreement(level: Tensor, offset: Tensor, directions: float) -> float:
-    """How far two centred vectors (K,) agree beyond chance, from 0 to 1.
+    """Return the agreement of two centred vectors (K,) beyond chance, from 0 to 1.
 
-    A bias that images and negatives share is the corruption's. `CAUTION` times the agreement that chance explains is
-    subtracted: similarities to classes that differ in n directions only are correlated as n numbers are, however many
-    classes there are. Vectors of two classes always agree or always disagree, so for these it is 0.
+    A bias that images and negatives share comes from the corruption. `CAUTION` times the agreement expected by chance
+    is subtracted: if class embeddings differ in n directions only, similarities correlate by chance like n numbers,
+    even for many classes. Vectors of two classes are always perfectly correlated or anticorrelated, so the result is 0.
     """
     r = correlation(level, offset)
     if len(level) == 2 or r <= 0:

@@ -1,4 +1,4 @@
-"""Random views of images, as TPT, TPS and Zero use them: equal to Pillow's, on any device.
+"""Random views of images for TPT, TPS, Zero and others: equal to Pillow's, on any device.
 
 plan = sample_view_plan("augmix", images.shape, 63, torch.Generator().manual_seed(0))
 views = apply_view_plan(images, plan)      # (B, 3, H, W) -> (B, 63, 3, H, W)

@@ -23,7 +23,7 @@ _VALUES = np.arange(256)
 
 
 def autocontrast(images: Tensor, _: Tensor) -> Tensor:
-    """Stretch each channel to the whole range; a channel of one value stays as it is."""
+    """Stretch each channel to the full range; a channel with a single value is not changed."""
     present = _histograms(images) > 0
     low, high = present.argmax(axis=-1)[..., None], 255 - present[..., ::-1].argmax(axis=-1)[..., None]
     scale = 255 / np.maximum(high - low, 1)
@@ -32,7 +32,7 @@ def autocontrast(images: Tensor, _: Tensor) -> Tensor:
 
 
 def equalize(images: Tensor, _: Tensor) -> Tensor:
-    """Flatten the histogram of each channel, in Pillow's whole numbers; with too few pixels it stays as it is."""
+    """Equalise the histogram of each channel with Pillow's integer arithmetic; too few pixels are not changed."""
     counts = _histograms(images)
     brightest = np.where(counts > 0, _VALUES, 0).max(axis=-1, keepdims=True)
     step = (counts.sum(axis=-1, keepdims=True) - np.take_along_axis(counts, brightest, -1)) // 255
@@ -62,8 +62,8 @@ def shear_x(images: Tensor, slopes: Tensor) -> Tensor:
     whole = whole.long()[:, None, :, None].to(images.device)
     source = whole + torch.arange(width + 1, device=images.device)  # (N, 1, H, W + 1)
     taken = images.gather(3, source.clamp_(0, width - 1).expand(-1, images.shape[1], -1, -1)).float()
-    sheared = _cut_off(torch.lerp(taken[..., :-1], taken[..., 1:], part))
-    # Only columns near the sides can come from outside.
+    sheared = _truncate(torch.lerp(taken[..., :-1], taken[..., 1:], part))
+    # Only columns near the sides can have sources outside the image.
     reach = min(width, math.ceil(float(shift.abs().max())))
     for columns in (slice(0, reach), slice(width - reach, width)):
         nearest = whole + (part >= 0.5) + torch.arange(width, device=images.device)[columns]
@@ -77,7 +77,7 @@ def shear_y(images: Tensor, slopes: Tensor) -> Tensor:
 
 
 def translate(images: Tensor, shift: int, dim: int) -> Tensor:
-    """Take each pixel from `shift` pixels to its right (`dim` 3) or below it (`dim` 2)."""
+    """Copy each pixel from `shift` pixels to its right (`dim` 3) or below it (`dim` 2)."""
     length = images.shape[dim]
     if abs(shift) >= length:
         return torch.zeros_like(images)
@@ -97,11 +97,11 @@ def rotate(images: Tensor, degrees: int) -> Tensor:
     )
     upper = torch.lerp(upper_left, upper_right, part_x)
     lower = torch.lerp(lower_left, lower_right, part_x)
-    return _cut_off(torch.lerp(upper, lower, part_y)).mul_(inside).view_as(images)
+    return _truncate(torch.lerp(upper, lower, part_y)).mul_(inside).view_as(images)
 
 
-def _cut_off(pixels: Tensor) -> Tensor:
-    """Floats to uint8, rounded down as Pillow does here; by way of 16 bits it is four times as fast."""
+def _truncate(pixels: Tensor) -> Tensor:
+    """Convert floats to uint8, rounding down as Pillow does here; converting via int16 is four times as fast."""
     return pixels.short().to(torch.uint8)
 
 
@@ -109,10 +109,10 @@ def _cut_off(pixels: Tensor) -> Tensor:
 def _rotation(
     degrees: int, height: int, width: int, device: torch.device
 ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
-    """Where the pixels of a rotated image come from, each (H * W).
+    """Return the sources of the pixels of a rotated image, each (H * W).
 
-    Returns the indices of the four neighbours, the distances to the left and the upper ones, and 1 for pixels from
-    inside the image, 0 for others.
+    These are the indices of the four neighbours, the distances to the left and upper ones, and a mask that is 1 for
+    sources inside the image and 0 for others.
     """
     x = torch.arange(width, dtype=torch.float64) + 0.5 - width / 2
     y = (torch.arange(height, dtype=torch.float64) + 0.5 - height / 2)[:, None]
@@ -133,7 +133,7 @@ def _per_image(values: Tensor, images: Tensor) -> Tensor:
 
 
 def _histograms(images: Tensor) -> NDArray[np.int64]:
-    """How often each value occurs in each channel (N, 3, 256)."""
+    """Return the histogram of each channel (N, 3, 256)."""
     pixels = images.flatten(2)
     if pixels.device.type == "cpu":
         counts = [torch.bincount(channel, minlength=256) for channel in pixels.flatten(0, 1)]
@@ -143,7 +143,7 @@ def _histograms(images: Tensor) -> NDArray[np.int64]:
 
 
 def _look_up(images: Tensor, table: Table) -> Tensor:
-    """Replace each value by the entry of its channel's table."""
+    """Replace each value by the entry in the table of its channel."""
     return torch.from_numpy(table).to(images.device).gather(2, images.flatten(2).long()).view_as(images)
 
 

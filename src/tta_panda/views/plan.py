@@ -1,9 +1,9 @@
-"""What is drawn at random for a view: its crop, its flip, and for AugMix the chains of operations and their weights.
+"""Plans of random views: the crop and flip of each, and for AugMix its chains of operations and their weights.
 
-As with negatives, randomness and pixels are kept apart: `sample_view_plan` needs sizes and a generator but no image,
-`apply_view_plan` needs no generator. Plans live on the CPU, so a seed gives the same views on any device.
+As with negatives, randomness and pixels are separated: `sample_view_plan` needs sizes and a generator but no image,
+`apply_view_plan` needs no generator. Plans are on the CPU, so a seed gives the same views on any device.
 
-Crops are taken from images of any size and resized to the size of the views, as the published code does with files.
+Crops are taken from images of any size and resized to the size of the views, as in the published code.
 
 Shapes: B images, V views, H W image.
 """
@@ -22,14 +22,14 @@ from tta_panda.errors import InvalidInputError, UnknownNameError
 
 Augmentation = Literal["augmix", "crops"]
 AUGMENTATIONS: tuple[Augmentation, ...] = get_args(Augmentation)
-"""augmix: crop, flip, and three mixed chains of operations (TPT, TPS). crops: crop and flip alone (Zero)."""
+"""augmix: crop, flip, and three mixed chains of operations (TPT, TPS). crops: crop and flip only (Zero)."""
 
 CHAINS = 3
 LONGEST_CHAIN = 3
 NO_OPERATION = -1
 
-_SCALE = (0.08, 1.0)  # share of the image's area that a crop covers
-_RATIO = (3 / 4, 4 / 3)  # of a crop's width to its height
+_SCALE = (0.08, 1.0)  # fraction of the image's area that a crop covers
+_RATIO = (3 / 4, 4 / 3)  # aspect ratio of a crop, width / height
 _TRIES = 10
 _LEVEL = (0.1, 1.0)  # on the published scale from 0 to 10
 
@@ -46,12 +46,12 @@ _STRENGTHS: dict[str, Callable[[Tensor, Tensor, int, int], Tensor]] = {
 }
 
 OPERATIONS: tuple[str, ...] = tuple(_STRENGTHS)
-"""The operations of AugMix that no corruption of ImageNet-C resembles; a plan names them by their index."""
+"""The operations of AugMix that are not similar to corruptions of ImageNet-C; a plan contains their indices."""
 
 
 @dataclass(frozen=True)
 class ViewPlan:
-    """Everything random about `count` views of each image. `plan[a:b]` is the plan for `images[a:b]`."""
+    """All random parameters of `count` views of each image. `plan[a:b]` is the plan for `images[a:b]`."""
 
     augmentation: str
     height: int  # of the images
@@ -60,8 +60,8 @@ class ViewPlan:
     boxes: Tensor  # (B, V, 4) top, left, height and width of the crop, in pixels of the image
     flips: Tensor  # (B, V) bool
     operations: Tensor  # (B, V, chain, step) index into OPERATIONS, or NO_OPERATION; no chains for crops
-    strengths: Tensor  # (B, V, chain, step) what the operation is given: degrees, pixels, bits, ...
-    weights: Tensor  # (B, V, 1 + chains) of the crop and of each chain; they sum to one
+    strengths: Tensor  # (B, V, chain, step) parameter of the operation: degrees, pixels, bits, ...
+    weights: Tensor  # (B, V, 1 + chains) of the crop and of each chain, with sum 1
 
     @property
     def count(self) -> int:
@@ -88,7 +88,7 @@ def sample_view_plan(
     generator: torch.Generator,
     sides: tuple[int, int] | None = None,
 ) -> ViewPlan:
-    """Draw `count` views of each image of a batch of shape (B, 3, H, W).
+    """Draw a plan for `count` views of each image of a batch of shape (B, 3, H, W).
 
     Args:
         augmentation: one of `AUGMENTATIONS`.
@@ -119,7 +119,7 @@ def _uniform(shape: tuple[int, ...], generator: torch.Generator, low: float = 0.
 
 
 def _sample_boxes(shape: tuple[int, int], height: int, width: int, generator: torch.Generator) -> Tensor:
-    """Crops as torchvision's RandomResizedCrop draws them: the first of ten tries that fits, else a central one."""
+    """Draw crops like torchvision's RandomResizedCrop: the first of ten tries that fits, else a central crop."""
     area = height * width * _uniform((*shape, _TRIES), generator, *_SCALE)
     ratio = _uniform((*shape, _TRIES), generator, math.log(_RATIO[0]), math.log(_RATIO[1])).exp()
     widths, heights = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
@@ -150,11 +150,11 @@ def _sample_chains(
 
 
 def _sample_weights(shape: tuple[int, int], chains: int, generator: torch.Generator) -> Tensor:
-    """`m` for the crop, and `1 - m` shared out among the chains."""
+    """Draw the weight `m` of the crop, and weights of the chains with sum `1 - m`."""
     if not chains:
         return torch.ones((*shape, 1), dtype=torch.float64)
-    # torch.distributions takes no generator, but Beta(1, 1) is uniform, and exponentials divided by their sum are
-    # Dirichlet(1, 1, 1). They come from uniform numbers, since exponential_ draws others in older versions of torch.
+    # torch.distributions supports no generator, but Beta(1, 1) is uniform, and exponentials divided by their sum are
+    # Dirichlet(1, 1, 1). They are computed from uniform numbers, because exponential_ depends on the version of torch.
     kept = _uniform((*shape, 1), generator)
     shares = -torch.log1p(-_uniform((*shape, chains), generator))
     return torch.cat([kept, (1 - kept) * shares / shares.sum(dim=2, keepdim=True)], dim=2)
