@@ -21,6 +21,7 @@ import tta_panda
 from tta_panda.cli import app
 from tta_panda.errors import DataError, InvalidInputError, StoreError, WorkerError
 from tta_panda.executors import Executor
+from tta_panda.methods import DEBIASES
 from tta_panda.methods.base import adapt_beside_plain
 from tta_panda.methods.state import read_state
 from tta_panda.prediction import job as job_module
@@ -153,6 +154,14 @@ def test_the_default_model_reads_photographs_and_the_default_method_has_no_fixed
     assert asked == ["ViT-B-32-quickgelu:openai"]
     assert found.explanation.splitlines()[-1].startswith("clip+panda+level changed")
     assert found.summary["gamma"] is not None
+
+
+@pytest.mark.parametrize("name", ["clip", *(f"clip+{debias}" for debias in DEBIASES)])
+def test_the_explanation_names_a_method_object_in_full(few, mini_classifier, name):
+    method = tta_panda.create_method(name, mini_classifier)
+    assert method.name == name
+    found = tta_panda.predict(few, method=method, progress=False)
+    assert found.explanation.splitlines()[-1].startswith(f"{name} changed")
 
 
 def test_one_call_predicts_pictures_of_any_kind(few, mini, images, method):

@@ -25,7 +25,7 @@ from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, Tta
 from tta_panda.escapes import path_text, printable
 from tta_panda.files import to_dataframe
 from tta_panda.images import AS_SHOWN, Decoding
-from tta_panda.methods import METHODS, create_method
+from tta_panda.methods import create_method
 from tta_panda.methods.base import Method, adapt_beside_plain
 from tta_panda.models import DEFAULT_FOR_PICTURES, load_model, make_classifier, recorded_name
 from tta_panda.models.base import ImageModel, framing_of
@@ -196,11 +196,10 @@ def predict(
     if isinstance(method, Method):
         if classes is not None or model is not DEFAULT_FOR_PICTURES:
             raise InvalidInputError("A method that is made has its model and classes: omit model= and classes=.")
-        made, name = method, str(METHODS.name_of(type(method)))
+        made = method
         _, label_of = find_classes(folders, made.classifier.class_names, made.classifier.model)
     else:
         made, label_of = make_method(folders, classes, model, method, device=device, seed=seed)
-        name = method
     summary = Summary.empty(made.classifier.class_names)
     found: list[Prediction] = []
     with make_progress("predicting", len(pictures)) if progress else nullcontext() as bar:
@@ -208,7 +207,7 @@ def predict(
             found += _checked(batch, skip_broken)
             if bar:
                 bar.advance(bar.task_ids[0], len(batch))
-    return Predictions(found, summary, name, pictures)
+    return Predictions(found, summary, made.name, pictures)
 
 
 def make_method(
