@@ -406,7 +406,7 @@ def test_what_the_fields_of_results_do(store):
     chosen = gr.SelectData(None, {"index": [0, 2], "value": 0.1, "row_value": ["fog"]})
     shown, record = records._choose_cell(folders, title["value"], table["value"], chosen)
     assert shown.count("clip+panda on fog") == 4 and record["visible"]
-    with pytest.raises(gr.Error, match="Name a folder of records"):
+    with pytest.raises(gr.Error, match="Enter a folder of records"):
         records._open("", "")
 
 

@@ -129,7 +129,7 @@ def test_what_cannot_be_read_is_named_in_its_place(method, paths):
 def test_arguments_are_checked_at_the_call(method):
     with pytest.raises(InvalidInputError, match=r"batch_size must be .*got 0"):
         tta_panda.predict_stream(method, [], batch_size=0)
-    with pytest.raises(InvalidInputError, match="got a single path"):
+    with pytest.raises(InvalidInputError, match="got one path"):
         tta_panda.predict_stream(method, "a.png")
 
 
@@ -400,7 +400,7 @@ def test_every_shard_is_a_stream_of_its_own(paths, tmp_path, method):
         method.reset()
         expected += map(as_row, tta_panda.predict_stream(method, paths[first : first + 10], batch_size=4))
     assert list(read_rows(tmp_path / "rows.csv")) == expected
-    assert job.summary.explain("tent+panda")[0].startswith("The last of 3 shards, each a stream of its own: The neg")
+    assert job.summary.explain("tent+panda")[0].startswith("The last of 3 shards, which are separate streams: The neg")
     assert (job.summary.pictures, job.summary.skipped) == (24, 2)
     assert job.summary.changed == sum(row["predicted"] != row["plain_predicted"] for row in expected)
 

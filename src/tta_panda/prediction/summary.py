@@ -1,4 +1,4 @@
-"""Sums over the predictions of a stream: small enough to save with every checkpoint, and to add up over workers."""
+"""Sums over the predictions of a stream, saved with every checkpoint and added up over workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIN_STRENGTH = 0.005
 
 
 Spread = list[float]
-"""How many numbers there were, their sum, and the least and greatest of them; empty if there were none."""
+"""Count, sum, minimum and maximum of some numbers; empty if there are none."""
 
 
 def _merged(one: Spread, other: Spread) -> Spread:
@@ -34,9 +34,9 @@ def _facts_of(spread: Spread) -> dict[str, float] | None:
 
 @dataclass(eq=False)
 class Summary:
-    """Counts of predictions, of changed and of skipped pictures; accuracy and bias where labels are known.
+    """Counts of predictions, and of changed and skipped pictures; accuracy and bias of labelled pictures.
 
-    Names that begin with `plain` are of the classifier without adaptation and without Panda.
+    Names that begin with `plain` refer to the unadapted model.
     """
 
     class_names: tuple[str, ...]
@@ -47,25 +47,25 @@ class Summary:
     plain_probabilities: Tensor  # (K,)
     correct: int = 0
     corrected: int = 0
-    """Labelled pictures that only the method has right."""
+    """Labelled pictures that only the method classifies correctly."""
     worsened: int = 0
-    """Labelled pictures that only the plain classifier has right."""
+    """Labelled pictures that only the unadapted model classifies correctly."""
     changed: int = 0
     pictures: int = 0
-    """All of them, the skipped ones included."""
+    """All pictures, including skipped ones."""
     skipped: int = 0
     seconds: float = 0.0
-    """Of several workers, the sum of theirs."""
+    """Summed over workers, if there are several."""
     busy: float = 0.0
-    """Seconds in which the method and its encoder worked; in the others they waited for pictures."""
+    """Seconds spent in the method and its encoder rather than waiting for pictures."""
     reasons: dict[str, str] = field(default_factory=dict)
-    """Why pictures were skipped, by path, for the first of them."""
+    """Why pictures were skipped, by path; the first `MAX_REASONS` only."""
     beta: Spread = field(default_factory=list)  # over the batches, as is gamma
     gamma: Spread = field(default_factory=list)
     streams: int = 0
-    """Streams that have ended: several workers predict several."""
+    """Number of finished streams; every shard of several workers is one."""
     explanation: str = ""
-    """What the method says of the bias of the last stream."""
+    """The method's `explain()` after the last stream."""
 
     @classmethod
     def empty(cls, class_names: Sequence[str]) -> Self:
@@ -82,7 +82,7 @@ class Summary:
         seconds: float,
         busy: float,
     ) -> Self:
-        """Count a batch, with the probabilities (B, K) of the pictures that could be read."""
+        """Summarise a batch; the probabilities (B, K) are those of the readable pictures."""
         index = {name: k for k, name in enumerate(class_names)}
         read = [each for each in predictions if each.error is None]
         labels = torch.tensor([index.get(each.label or "", -1) for each in read], dtype=torch.long)
@@ -108,7 +108,7 @@ class Summary:
         )
 
     def add(self, other: Summary) -> None:
-        """Add what another summary has counted of further pictures."""
+        """Add the summary of further pictures to this one."""
         for name, value in vars(other).items():
             if isinstance(value, Tensor | int | float):
                 setattr(self, name, getattr(self, name) + value)
@@ -125,11 +125,11 @@ class Summary:
         return float((probabilities - self.labels).abs().sum()) / self.labelled
 
     def explain(self, method: str) -> list[str]:
-        """The bias that was found, what was subtracted, and how many predictions that changed or why none, as lines."""
+        """Lines about the bias that was found, the correction, and how many predictions changed, or why none did."""
         read = self.pictures - self.skipped
         lines = []
         if self.explanation:
-            of = f"The last of {self.streams:,} shards, each a stream of its own: " if self.streams > 1 else ""
+            of = f"The last of {self.streams:,} shards, which are separate streams: " if self.streams > 1 else ""
             lines.append(of + self.explanation)
         spreads = [
             f"{symbol} {least:.2f} to {greatest:.2f}, mean {total / batches:.2f}"
@@ -155,7 +155,7 @@ class Summary:
         return lines
 
     def _why_unchanged(self, method: str) -> str:
-        """Why no prediction differs from the plain one."""
+        """Why no prediction differs from that of the unadapted model."""
         subtracted = self.gamma or self.beta
         if method == "clip":
             return "clip is the unadapted model"
@@ -163,10 +163,10 @@ class Summary:
             return "adaptation was too weak to move any image to another class"
         if subtracted and subtracted[3] < MIN_STRENGTH:
             return "nothing was subtracted"
-        return "what was subtracted is smaller than the lead of the predicted class in every image"
+        return "in every image, the correction is smaller than the lead of the predicted class"
 
     def facts(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """The sums as plain values, as `--json` prints them."""
         read, seconds = self.pictures - self.skipped, max(self.seconds, 1e-9)
         counts = zip(self.class_names, self.plain_predicted, self.predicted, strict=True)
         facts: dict[str, Any] = {
