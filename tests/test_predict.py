@@ -460,7 +460,7 @@ def test_the_command_divides_pictures_among_workers(few, tmp_path):
         ((".", "-o", "a.txt", "--classes", "a,b"), "by suffix"),
         ((".", "--workers", "2"), "give --output"),
         ((".", "--engine", "ray", "-o", "rows.csv", "--state", "state"), "omit --state"),
-        (("--engine", "ray", "-o", "rows.csv", "--watch", "."), "not --watch"),
+        (("--engine", "ray", "-o", "rows.csv", "--watch", "."), "omit --watch"),
         ((".", "--address", "auto"), "--engine ray"),
     ],
 )

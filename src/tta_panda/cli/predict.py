@@ -140,9 +140,9 @@ def predict(
         f"--order must be sequential or shuffled, got {order!r}.": order not in ("sequential", "shuffled"),
         "--watch and - cannot be shuffled: omit --order.": order == "shuffled" and (watch or STDIN in places),
         "--until-idle needs --watch.": until_idle is not None and not watch,
-        "Several workers need an --output file.": sharded and not output,
-        "--state needs a single stream, but workers predict several: omit it, or --workers.": sharded and state,
-        "--watch cannot be divided among workers: omit --workers.": sharded and watch,
+        "Several workers need a file to write to: give --output.": sharded and not output,
+        "With several workers, every shard is a separate stream: omit --state.": sharded and state,
+        "Several workers need a list of files: omit --watch.": sharded and watch,
         "Give either --classes or --classes-file.": classes is not None and classes_file is not None,
     }
     for message, is_wrong in refused.items():
