@@ -74,7 +74,7 @@ Measure = Callable[[str, Classifier, Tensor, argparse.Namespace], dict[str, obje
 """Function from the name of a method, a classifier, images and options to a row of the table."""
 
 
-def measure_methods(description: str | None, unit: str, measure: Measure) -> None:
+def measure_methods(description: str | None, note: str, measure: Measure) -> None:
     """Parse the options, and print a table for every model, with a row per method that it supports."""
     parser = make_parser(description)
     add_method(parser)
@@ -82,7 +82,7 @@ def measure_methods(description: str | None, unit: str, measure: Measure) -> Non
     for model in arguments.model.split(","):
         classifier = classifier_of(load_model(model, arguments.device), arguments.classes)
         images = foggy_images(arguments.batch_size, classifier.model.image_size)
-        rows, notes = [], [f"{model}, {len(images)} images, {arguments.classes} classes; {unit}."]
+        rows, notes = [], [f"{model}, {len(images)} images, {arguments.classes} classes; {note}."]
         for name in arguments.method.split(","):
             try:
                 rows.append(measure(name, classifier, images, arguments))

@@ -34,7 +34,7 @@ Indices = NDArray[np.int64]
 Rng = np.random.Generator
 Batches = list[Indices]
 
-WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+CORRECTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"panda, beta {beta}": ("clip+panda", {"beta": beta}) for beta in (0.2, 0.4, 0.8, "auto")},
     **{name: (f"clip+{name}", {}) for name in ("center", "running", "level", "panda+level")},
 }
@@ -60,7 +60,7 @@ KINDS = {
 }
 
 
-def chop(order: Indices, size: int) -> Batches:
+def split(order: Indices, size: int) -> Batches:
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
@@ -70,14 +70,14 @@ def streams(labels: Indices, domains: int, rng: Rng) -> Iterator[tuple[str, Batc
     for name, kind in KINDS.items():
         for domain in range(domains):
             chosen = arrange(Order.parse(kind.order), labels, rng)[: kind.limit]
-            yield name, chop(domain * size + chosen, kind.batch_size), every
-    yield "continual", [part for d in range(domains) for part in chop(d * size + rng.permutation(size), 100)], every
-    yield "mixed", chop(rng.permutation(domains * size)[: 3 * size], 100), every
+            yield name, split(domain * size + chosen, kind.batch_size), every
+    yield "continual", [part for d in range(domains) for part in split(d * size + rng.permutation(size), 100)], every
+    yield "mixed", split(rng.permutation(domains * size)[: 3 * size], 100), every
     for domain in range(domains):
         for label in every[:10]:
-            yield "one class", chop(domain * size + np.flatnonzero(labels == label), 10), every
+            yield "one class", split(domain * size + np.flatnonzero(labels == label), 10), every
         for pair in (tuple(map(int, rng.permutation(len(every))[:2])) for _ in range(5)):
-            yield "two classes", chop(domain * size + rng.permutation(np.flatnonzero(np.isin(labels, pair))), 20), pair
+            yield "two classes", split(domain * size + rng.permutation(np.flatnonzero(np.isin(labels, pair))), 20), pair
 
 
 class Images:
@@ -107,7 +107,7 @@ class Images:
 def gains(images: Images, classifier: Classifier, batches: Batches, labels: Tensor) -> list[float]:
     """Gains of all corrections on one stream, in points."""
     methods = [create_method("clip", classifier)]
-    methods += [create_method(name, classifier, **settings) for name, settings in WAYS.values()]
+    methods += [create_method(name, classifier, **settings) for name, settings in CORRECTIONS.values()]
     right = np.zeros(len(methods))
     for batch, encoded in zip(batches, images.encoded(batches), strict=True):
         for place, method in enumerate(methods):
@@ -148,9 +148,9 @@ def main() -> None:
         targets = torch.tensor([place.get(int(label), -1) for label in np.tile(labels, len(domains))])
         found.setdefault(kind, []).append(gains(images, classifier_of(classes), batches, targets))
     print(f"| | {' | '.join(found)} |\n|---|{'---|' * len(found)}")
-    for row, way in enumerate(WAYS):
+    for row, name in enumerate(CORRECTIONS):
         columns = [np.array(streams_of_kind)[:, row] for streams_of_kind in found.values()]
-        print(f"| {way} | {' | '.join(f'{column.mean():+.1f} ({column.min():+.1f})' for column in columns)} |")
+        print(f"| {name} | {' | '.join(f'{column.mean():+.1f} ({column.min():+.1f})' for column in columns)} |")
 
 
 if __name__ == "__main__":

@@ -313,7 +313,7 @@ def test_a_job_that_stopped_anywhere_gives_the_same_files(paths, tmp_path, suffi
 
     whole = run(job("a"), paths)
     interrupted = run(job("b"), paths, batches=batches)
-    with interrupted.output.growing.open("ab") as appended:
+    with interrupted.output.work_path.open("ab") as appended:
         appended.write(b"half a li")  # what a killed process may leave behind its last checkpoint
     resumed = run(job("b"), paths, resume=True)
     if suffix == "parquet":
@@ -336,7 +336,7 @@ def test_a_job_is_resumed_with_the_same_pictures_and_settings_only(paths, tmp_pa
     run(make_job(output), paths, batches=1)
     with pytest.raises(InvalidInputError, match="--resume"):
         run(make_job(output), paths)
-    with pytest.raises(DataError, match="not those"):
+    with pytest.raises(DataError, match="not the ones"):
         run(make_job(output), paths[1:], resume=True)
     with pytest.raises(InvalidInputError, match="another classes"):
         run(make_job(output, replace(CONFIG, classes=["cat", "dog"])), paths, resume=True)

@@ -20,10 +20,10 @@ from tta_panda.app.common import (
     LABELS,
     MINI,
     NO_PROGRESS,
-    counted,
     embedded_data,
     errors_shown,
     metric_cells,
+    quantity,
     shared_classifier,
     shared_model,
     split_names,
@@ -177,7 +177,7 @@ class EncodedBatch:
         """Probability of each class for the mean embedding of the negatives."""
         assert features.source is not None
         look = features.source.resembled(classifier.class_names, classifier.class_embeddings)
-        self.plain, self.auto = self.at(0.0), self.at("auto")
+        self.plain, self.auto = self.predict(0.0), self.predict("auto")
         self.explanation = look + self._method.explain()
 
     @property
@@ -187,7 +187,7 @@ class EncodedBatch:
         return known.bincount(minlength=len(self.class_names)).tolist() if len(known) else None
 
     @torch.no_grad()
-    def at(self, beta: Beta) -> Outcome:
+    def predict(self, beta: Beta) -> Outcome:
         """Predict the batch with the method in its initial state; nothing is encoded again."""
         with self._lock:
             self._method.reset()
@@ -200,7 +200,7 @@ class EncodedBatch:
         return Outcome(chosen, logits.softmax(dim=1), metrics)
 
 
-def negatives_large(batch: EncodedBatch) -> str:
+def render_negatives(batch: EncodedBatch) -> str:
     """Render the negatives of a batch, each with the classes that it resembles to the model."""
     count = len(batch.negatives)
     shown = [
@@ -222,7 +222,7 @@ def _as_uint8(images: Tensor) -> NDArray[np.uint8]:
     return images.mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
 
 
-def batch_outcome(batch: EncodedBatch, outcome: Outcome) -> str:
+def render_outcome(batch: EncodedBatch, outcome: Outcome) -> str:
     """Render accuracy, bias, classes and pictures at one beta, next to those of the plain method."""
     rows = {
         "plain (β = 0)": batch.plain,
@@ -240,7 +240,7 @@ def batch_outcome(batch: EncodedBatch, outcome: Outcome) -> str:
     }
     if batch.label_counts is not None:
         columns[LABELS] = Series(batch.label_counts)
-    pictures = counted(len(batch.pictures.images), "picture")
+    pictures = quantity(len(batch.pictures.images), "picture")
     why = f"<p>With auto: {escape(batch.explanation)}</p>"
     return (
         table(f"Predictions for {pictures}", [ACCURACY.short, BIAS.title, "changed"], facts)
@@ -296,7 +296,7 @@ def add_batch_tab(page: gr.Blocks, models: Sequence[str]) -> None:
                 negatives = gr.HTML(elem_id="negatives")
 
     fields = [data, folder, files, classes, corruption, model]
-    chosen_source = source.change(lambda source: _fields_of(source, models[0]), source, fields, **NO_PROGRESS)
+    chosen_source = source.change(lambda source: _update_fields(source, models[0]), source, fields, **NO_PROGRESS)
     chosen = [data.input, corruption.input, severity.release, model.input, method.input, count.release]
     entered = [folder.submit, classes.submit, files.upload]
     inputs = [source, data, folder, files, classes, corruption, severity, model, method, count]
@@ -311,11 +311,11 @@ def add_batch_tab(page: gr.Blocks, models: Sequence[str]) -> None:
     )
     chosen_source.then(_encode, inputs, outputs, show_progress_on=[outcome])
     cancel.click(None, cancels=[shown])
-    beta.input(lambda *given: _at(*given)[1], [batch, beta], outcome, trigger_mode="always_last", **NO_PROGRESS)
-    to_auto.click(_at, batch, [beta, outcome], **NO_PROGRESS)
+    beta.input(lambda *given: _show_beta(*given)[1], [batch, beta], outcome, trigger_mode="always_last", **NO_PROGRESS)
+    to_auto.click(_show_beta, batch, [beta, outcome], **NO_PROGRESS)
 
 
-def _fields_of(source: str, own_model: str) -> list[Any]:
+def _update_fields(source: str, own_model: str) -> list[Any]:
     """Updates of the fields for a source of pictures: which are shown, and defaults of corruption and model."""
     is_own = source != EMBEDDED
     shown = (not is_own, source == FOLDER, source == UPLOAD, is_own)
@@ -354,14 +354,14 @@ def _encode(
     progress(0.6, desc="Encoding")
     batch = EncodedBatch(found, shared_classifier(model, found.class_names), method)
     mark = f"<style>#beta {{ --auto: {min(1, batch.auto.beta / MAX_BETA):.3f} }}</style>"  # on the slider
-    return batch, *_at(batch), mark + sheet("pictures", batch.pictures.images), negatives_large(batch)
+    return batch, *_show_beta(batch), mark + sheet("pictures", batch.pictures.images), render_negatives(batch)
 
 
 @errors_shown()
-def _at(batch: EncodedBatch | None, beta: Beta = "auto") -> tuple[Any, Any]:
+def _show_beta(batch: EncodedBatch | None, beta: Beta = "auto") -> tuple[Any, Any]:
     """Update the slider and the predictions for a beta."""
     if batch is None:
         return gr.skip(), gr.skip()
-    outcome = batch.auto if beta == "auto" else batch.at(beta)
+    outcome = batch.auto if beta == "auto" else batch.predict(beta)
     chosen = f"auto chooses {batch.auto.beta:.2f} (marked)"
-    return gr.update(value=round(outcome.beta, 2), info=chosen), batch_outcome(batch, outcome)
+    return gr.update(value=round(outcome.beta, 2), info=chosen), render_outcome(batch, outcome)

@@ -61,7 +61,7 @@ def split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def counted(number: int, thing: str) -> str:
+def quantity(number: int, thing: str) -> str:
     """Format a number and a noun: "1 picture", "1,000 pictures"."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 

@@ -26,7 +26,7 @@ Folders = tuple[dict[str, Comparison], ...]
 """The comparisons of a folder by setting; two folders if they are compared."""
 
 
-def read_comparisons_of(folder: str) -> dict[str, Comparison]:
+def read_folder(folder: str) -> dict[str, Comparison]:
     """Read the comparisons of a folder of records, by setting."""
     _, comparisons = read_comparisons(RunStore(Path(os.path.expanduser(folder))))
     return {each.title: each for each in comparisons}
@@ -85,7 +85,7 @@ def _style(column: Column, cell: Cell, table: Table, span: tuple[float, float]) 
     return f"background-color: rgba({HEAT}, {0.6 * (cell.value - low) / (high - low):.2f})"
 
 
-def record_classes(record: RunRecord, corruption: str) -> str:
+def render_record(record: RunRecord, corruption: str) -> str:
     """Render how often each class was predicted in a run, and how often it occurred."""
     measured = record.by_corruption[corruption]
     columns = {
@@ -132,7 +132,7 @@ def add_records_tab() -> None:
 
 @errors_shown()
 def _open(path: str, other: str) -> tuple[Any, ...]:
-    folders = tuple(read_comparisons_of(each.strip()) for each in (path, other) if each.strip())
+    folders = tuple(read_folder(each.strip()) for each in (path, other) if each.strip())
     if not folders:
         raise DataError("Enter a folder of records that tta-panda bench wrote, such as runs.")
     titles = [title for title in folders[0] if all(title in folder for folder in folders)]
@@ -167,5 +167,5 @@ def _choose_cell(folders: Folders, title: str, name: str, chosen: gr.SelectData)
         return "<p>This cell has no record of its own: click one for a single corruption and method.</p>", gr.update(
             visible=False
         )
-    shown = "".join(record_classes(record, corruption) for record in records)
+    shown = "".join(render_record(record, corruption) for record in records)
     return shown, gr.update(value=[row for record in records for row in record.rows()], visible=True)

@@ -24,7 +24,7 @@ from tta_panda.app.stream import add_stream_tab
 from tta_panda.app.video import add_video_tab
 from tta_panda.errors import InvalidInputError
 
-AT_ONCE = 4
+MAX_CONCURRENT = 4
 """Requests of one kind to process at the same time."""
 LOCAL = ("127.0.0.1", "localhost", "::1")
 """Addresses that only this machine can reach."""
@@ -60,7 +60,7 @@ def serve(models: Sequence[str], host: str, port: int | None, *, open_browser: b
         models: names of the models to choose from.
     """
     token = None if host in LOCAL else secrets.token_urlsafe(24)
-    page = build_page(models).queue(default_concurrency_limit=AT_ONCE)
+    page = build_page(models).queue(default_concurrency_limit=MAX_CONCURRENT)
     try:
         _, address, _ = page.launch(
             share=False,
@@ -73,7 +73,7 @@ def serve(models: Sequence[str], host: str, port: int | None, *, open_browser: b
             footer_links=[],
             quiet=True,
             ssr_mode=False,
-            app_kwargs={"middleware": [Middleware(OnlyThisPage, hosts=own_names(host), token=token)]},
+            app_kwargs={"middleware": [Middleware(RequestFilter, hosts=host_names(host), token=token)]},
         )
     except OSError as error:
         raise InvalidInputError(
@@ -87,7 +87,7 @@ def serve(models: Sequence[str], host: str, port: int | None, *, open_browser: b
     return page, address
 
 
-def own_names(host: str) -> tuple[str, ...]:
+def host_names(host: str) -> tuple[str, ...]:
     """Host names that requests to this machine may have if the explorer listens at `host`."""
     return LOCAL if host in LOCAL else (*LOCAL, host, socket.gethostname(), socket.getfqdn())
 
@@ -104,7 +104,7 @@ def _theme() -> gr.themes.Base:
     )
 
 
-class OnlyThisPage:
+class RequestFilter:
     """Middleware that refuses requests from other web pages, and sends `POLICY` with every response.
 
     Args:
@@ -133,14 +133,14 @@ class OnlyThisPage:
                 message["headers"] = [*message["headers"], *more]
             await send(message)
 
-        is_known = not self.token or in_address or self._is_token(request.cookies.get(TOKEN)) or _is_start(scope)
-        answer = self.app if is_known and self._is_own(request.headers) else _REFUSED
+        is_known = not self.token or in_address or self._is_token(request.cookies.get(TOKEN)) or _is_startup(scope)
+        answer = self.app if is_known and self._is_same_origin(request.headers) else _REFUSED
         await answer(scope, receive, send_with_headers)
 
     def _is_token(self, given: str | None) -> bool:
         return bool(self.token and given) and secrets.compare_digest(str(given).encode(), str(self.token).encode())
 
-    def _is_own(self, headers: Headers) -> bool:
+    def _is_same_origin(self, headers: Headers) -> bool:
         asked: str = headers.get("host", "")
         name = (re.fullmatch(r"\[?(.*?)]?(:\d+)?", asked) or ["", ""])[1]
         if name not in self.hosts and not (self.token and _is_ip(name)):
@@ -157,7 +157,7 @@ def _is_ip(name: str) -> bool:
     return True
 
 
-def _is_start(scope: Scope) -> bool:
+def _is_startup(scope: Scope) -> bool:
     """Whether this is the request that gradio sends to itself when it starts; its response contains no data."""
     return scope["path"].endswith("/startup-events") and scope["client"][0] in LOCAL
 

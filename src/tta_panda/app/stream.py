@@ -18,11 +18,11 @@ from tta_panda.app.common import (
     MINI,
     NO_PROGRESS,
     add_method_fields,
-    counted,
     embedded_data,
     errors_shown,
     method_name,
     metric_cells,
+    quantity,
     shared_classifier,
 )
 from tta_panda.app.drawing import Series, class_table, table
@@ -140,7 +140,7 @@ class Player:
                 yield from Stream({name: visits}, batch_size, seed, order=joined)
 
 
-def stream_charts(player: Player) -> str:
+def render_charts(player: Player) -> str:
     """Render accuracy, bias and beta as curves, with their latest values."""
     steps, latest = player.steps, player.steps[-1]
     changes = dict(_changes(steps)[-MAX_CHANGES:])
@@ -152,7 +152,7 @@ def stream_charts(player: Player) -> str:
                 cells = {float(step.pictures): Cell(step.curves[metric].get(name)) for step in steps}
                 lines.append(Line(f"{name} {values[name]:.4g}", cells, hue, "curve"))
         y = metric if metric == "β" else f"{metric}, last batches"
-        panels.append(Panel(counted(latest.pictures, "picture"), y, lines, names=changes))
+        panels.append(Panel(quantity(latest.pictures, "picture"), y, lines, names=changes))
     return f'<div class="charts">{"".join(map(to_svg, draw(LineFigure("", panels))))}</div>'
 
 
@@ -166,10 +166,10 @@ def _changes(steps: Sequence[Step]) -> list[tuple[float, str]]:
     ]
 
 
-def stream_classes(player: Player) -> str:
+def render_classes(player: Player) -> str:
     """Render the metrics of the methods on the whole stream, and the classes of the last batches."""
     rows = {name: metric_cells(metrics) for name, metrics in player.totals.items()}
-    whole = table(f"All {counted(player.steps[-1].pictures, 'picture')}", [ACCURACY.short, BIAS.title], rows)
+    whole = table(f"All {quantity(player.steps[-1].pictures, 'picture')}", [ACCURACY.short, BIAS.title], rows)
     recent = player.window()
     columns = {
         name: Series(metrics.predicted.tolist(), colour)
@@ -226,4 +226,4 @@ def _step(
         playing = started_with, Player(shared_classifier(model, load_data(data).class_names), second)
     player = playing[1]
     player.step(Setting(data, *changing))
-    return playing, stream_charts(player), stream_classes(player)
+    return playing, render_charts(player), render_classes(player)

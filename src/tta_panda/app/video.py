@@ -77,10 +77,10 @@ def add_video_tab(models: Sequence[str]) -> None:
             camera = gr.Image(label="Camera", sources=["webcam"], streaming=True, type="numpy", height=240)
             answer = gr.HTML(elem_id="camera-says")
 
-    playing = start.click(_play, [video, classes, model, *method, every], shown)
+    playing = start.click(_predict_video, [video, classes, model, *method, every], shown)
     stop.click(None, cancels=[playing])
     camera.stream(
-        _look, [camera_method, camera, classes, model, *method], [camera_method, answer],
+        _predict_camera, [camera_method, camera, classes, model, *method], [camera_method, answer],
         stream_every=0.5, show_progress="hidden", trigger_mode="once",
     )  # fmt: skip
     for change in (classes.input, model.input, *(field.input for field in method)):
@@ -94,7 +94,7 @@ def _method(classes: str, model: str, base: str, debiasing: str) -> Method:
     return create_method(method_name(base, debiasing), shared_classifier(model, tuple(names)))
 
 
-def _play(
+def _predict_video(
     video: str | None,
     classes: str,
     model: str,
@@ -118,7 +118,7 @@ def _play(
 
 
 @errors_shown()
-def _look(made: Method | None, frame: Frame | None, *names: str) -> tuple[Any, Any]:
+def _predict_camera(made: Method | None, frame: Frame | None, *names: str) -> tuple[Any, Any]:
     """Predict the current frame of the camera."""
     if frame is None:
         return gr.skip(), gr.skip()

@@ -10,7 +10,7 @@ import typer
 
 from tta_panda import __version__
 from tta_panda.cli import bench, corrupt, data, doctor, explore, ls, predict, report, reproduce
-from tta_panda.cli.common import InterruptibleGroup, catch_sigterm, say
+from tta_panda.cli.common import InterruptibleGroup, catch_sigterm, print_stderr
 from tta_panda.cli.options import expand_options
 from tta_panda.errors import TtaPandaError, TtaPandaWarning
 
@@ -49,7 +49,7 @@ def _callback(
 def _show_note(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
     """Print warnings of this package as notes, and drop those of other libraries."""
     if issubclass(category, TtaPandaWarning):
-        say(f"note: {message}")
+        print_stderr(f"note: {message}")
 
 
 def main() -> None:
@@ -63,5 +63,5 @@ def main() -> None:
             warnings.showwarning = _show_note
             app()
     except TtaPandaError as error:
-        say(f"error: {error}")
+        print_stderr(f"error: {error}")
         sys.exit(1)

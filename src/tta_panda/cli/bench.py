@@ -67,7 +67,7 @@ def bench(
     from tta_panda.evaluation.store import RunStore
     from tta_panda.methods.presets import get_preset
 
-    with runs.note_where_records_are(output):
+    with runs.note_records_on_interrupt(output):
         chosen = None if preset is None else get_preset(preset)
         stream, sources, values = run.resolve(chosen, order=order, batch_size=batch_size)
         if run.limit is None and DATASETS.get(stream.data).embedded:

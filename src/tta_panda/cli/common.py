@@ -54,7 +54,7 @@ def _range(word: str) -> range:
     return found
 
 
-def say(message: str) -> None:
+def print_stderr(message: str) -> None:
     """Print a message on stderr, with control characters escaped."""
     typer.echo("\n".join(map(printable, message.split("\n"))), err=True)
 
@@ -99,7 +99,7 @@ def catch_sigterm() -> None:
 
 
 @contextlib.contextmanager
-def note_if_interrupted(what: str) -> Iterator[None]:
+def note_on_interrupt(what: str) -> Iterator[None]:
     """Add a note to the message if this block is interrupted, such as what is kept and how to continue."""
     try:
         yield
@@ -115,6 +115,6 @@ class InterruptibleGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interruption:
-            say(" ".join(["Interrupted.", *getattr(interruption, "__notes__", ())]))
+            print_stderr(" ".join(["Interrupted.", *getattr(interruption, "__notes__", ())]))
             caught = signal.SIGTERM if isinstance(interruption, Terminated) else signal.SIGINT
             raise typer.Exit(128 + caught) from None

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import note_if_interrupted, parse_ints, print_json, print_rows, say, split_commas
+from tta_panda.cli.common import note_on_interrupt, parse_ints, print_json, print_rows, print_stderr, split_commas
 from tta_panda.cli.options import JsonOption
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.files import expand
@@ -82,13 +82,13 @@ def corrupt(
         return
     if source is None or target is None:
         raise InvalidInputError("Name two folders: tta-panda corrupt IN OUT --corruption fog,snow --severity 3,5")
-    with note_if_interrupted(f"Finished images are in {target}; the same command continues from there."):
+    with note_on_interrupt(f"Finished images are in {target}; the same command continues from there."):
         rows, skipped = _corrupt(
             expand(source), expand(target), names, severities or [5], clean=clean, workers=workers, **how
         )
     show(rows, as_json, skipped=[{"image": image, "reason": reason} for image, reason in skipped.items()])
     for image, reason in skipped.items():
-        say(f"skipped {image}: {reason}")
+        print_stderr(f"skipped {image}: {reason}")
     raise typer.Exit(int(bool(skipped) and not skip_broken))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tta_panda.cli.common import note_if_interrupted, parse_ints, split_commas
+from tta_panda.cli.common import note_on_interrupt, parse_ints, split_commas
 from tta_panda.cli.corrupt import CorruptionOption, FrostOption, SeedOption, WorkersOption, show
 from tta_panda.cli.options import JsonOption
 from tta_panda.files import expand
@@ -41,7 +41,7 @@ def make(
       tta-panda data make cifar100-c --from clean -o data --corruption fog
     """
     kept = f"Finished files are in {output}; the same command makes the others."
-    with note_if_interrupted(kept), make_progress(f"making {name}", total=1.0) as progress:
+    with note_on_interrupt(kept), make_progress(f"making {name}", total=1.0) as progress:
         from tta_panda.data.make import make_corrupted
 
         rows = make_corrupted(
@@ -77,7 +77,7 @@ def download(
       tta-panda data download imagenet-c --parts blur,weather
     """
     kept = f"Downloaded data are in {output}; the same command downloads the rest."
-    with note_if_interrupted(kept), make_progress("connecting", total=None, in_bytes=True) as progress:
+    with note_on_interrupt(kept), make_progress("connecting", total=None, in_bytes=True) as progress:
         from tta_panda.data.download import download as fetch
 
         rows = fetch(

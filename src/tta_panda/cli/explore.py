@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tta_panda.cli.common import say
+from tta_panda.cli.common import print_stderr
 from tta_panda.errors import missing_extra
 from tta_panda.models import DEFAULT_FOR_PICTURES
 
@@ -42,7 +42,7 @@ def explore(
     from tta_panda.app.server import LOCAL, serve
 
     if host not in LOCAL:
-        say(
+        print_stderr(
             f"note: anyone who can reach {host} and knows the address with its token can see the pictures and results "
             "that this account can read. Connections are not encrypted."
         )

@@ -148,7 +148,7 @@ class RunOptions:
     def __post_init__(self) -> None:
         for name in ("throughput", "verbose"):
             if getattr(self, name) and not self.dry_run:
-                raise InvalidInputError(f"--{name} needs --dry-run: add it, or omit --{name}.")
+                raise InvalidInputError(f"--{name} needs a dry run: add --dry-run, or omit --{name}.")
         if self.throughput is not None and self.throughput <= 0:
             raise InvalidInputError(f"--throughput must be more than 0 images per second, got {self.throughput:g}.")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tta_panda.cli.common import note_if_interrupted, print_json, say, split_commas
+from tta_panda.cli.common import note_on_interrupt, print_json, print_stderr, split_commas
 from tta_panda.cli.options import (
     DISTRIBUTION,
     INPUT,
@@ -178,9 +178,9 @@ def predict(
     if output:
         kept = f"Finished predictions are kept; the same command with --resume completes {output}."
     rows: list[dict[str, object]] | None = [] if as_json else None
-    with note_if_interrupted(kept), job.open(resume=resume) as is_open:
+    with note_on_interrupt(kept), job.open(resume=resume) as is_open:
         if not is_open:
-            say(f"{output} is complete; there is nothing to resume.")
+            print_stderr(f"{output} is complete; there is nothing to resume.")
         elif watch:
             with _stopped_by_signals() as stop:
                 new = watch_folder(watch, set(job.predicted_paths()), until_idle=until_idle, stop=stop)
@@ -198,7 +198,7 @@ def predict(
 
 def _check_outputs(job: PredictionJob, html: Path | None, images: Sequence[str]) -> None:
     """Refuse outputs that would overwrite each other, or an image."""
-    own = {job.output.path, job.output.growing, job.checkpoint} if job.output else set()
+    own = {job.output.path, job.output.work_path, job.checkpoint} if job.output else set()
     written = [path for path in (*own, job.state, html) if path is not None]
     if len({path.resolve() for path in written}) < len(written):
         raise InvalidInputError(
@@ -231,7 +231,7 @@ def _find_images(places: Sequence[str], seed: int | None) -> Iterable[str]:
         return (line for line in lines if line)
     found = find_images(places)
     if found.skipped:
-        say(str(found))
+        print_stderr(str(found))
     if not found.paths:
         raise DataError(f"There are no images in {', '.join(places)}.")
     paths = [str(path) for path in found.paths]
@@ -276,7 +276,7 @@ def _run(
                 if rows is not None:
                     rows += map(as_row, predictions)
                 elif to_stdout:
-                    typer.echo("".join(map(_line if on_terminal else csv_row, predictions)), nl=False)
+                    typer.echo("".join(map(_terminal_line if on_terminal else csv_row, predictions)), nl=False)
         except WorkerError as error:
             raise WorkerError(
                 f"Only the first {job.summary.pictures:,} images were predicted: {error} The same command with "
@@ -284,7 +284,7 @@ def _run(
             ) from error
 
 
-def _line(prediction: Prediction) -> str:
+def _terminal_line(prediction: Prediction) -> str:
     """Format a prediction as a line on a terminal."""
     path = prediction.path or ""
     path = path if len(path) <= _PATH_LENGTH else f"…{path[1 - _PATH_LENGTH :]}"

@@ -78,11 +78,11 @@ def reproduce(
     from tta_panda.evaluation.store import RunStore
     from tta_panda.experiments import select_experiments
 
-    with runs.note_where_records_are(output):
+    with runs.note_records_on_interrupt(output):
         experiments = select_experiments(names)
         seeds = parse_ints(seed) if seed else None
-        methods = _chosen_methods(method) if method else ()
-        setups = _setups(run, preset, seeds, quick, methods, _own_defaults(experiments, quick))
+        methods = _expand_methods(method) if method else ()
+        setups = _setups(run, preset, seeds, quick, methods, _experiment_defaults(experiments, quick))
         # A run may be in both folders: timed alone, and sharing encoder passes with others.
         stores = {False: RunStore(output / "records"), True: RunStore(output / "records" / "timed")}
         planned = {
@@ -119,7 +119,7 @@ def reproduce(
         raise typer.Exit(runs.exit_code(outcomes.values()))
 
 
-def _chosen_methods(text: str) -> tuple[str, ...]:
+def _expand_methods(text: str) -> tuple[str, ...]:
     """Expand names and kinds of methods into names of plain methods."""
     from tta_panda.methods import METHODS
     from tta_panda.methods.trained import TrainedMethod
@@ -137,7 +137,7 @@ def _chosen_methods(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _own_defaults(experiments: Sequence[Experiment], quick: bool) -> dict[str, Any]:
+def _experiment_defaults(experiments: Sequence[Experiment], quick: bool) -> dict[str, Any]:
     """Default options of an experiment that has its own data and model."""
     own = [each for each in experiments if each.defaults]
     if own and len(experiments) > 1:

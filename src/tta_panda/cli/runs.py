@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.filesize import decimal
 
-from tta_panda.cli.common import note_if_interrupted, print_json, print_rows, say, split_commas
+from tta_panda.cli.common import note_on_interrupt, print_json, print_rows, print_stderr, split_commas
 from tta_panda.cli.options import ExecutionOptions, RunOptions
 from tta_panda.escapes import printable
 from tta_panda.progress import make_console, make_progress
@@ -36,9 +36,9 @@ class PlannedRuns(NamedTuple):
     """Whether runs are timed: then they neither share passes nor run in parallel."""
 
 
-def note_where_records_are(output: Path) -> AbstractContextManager[None]:
+def note_records_on_interrupt(output: Path) -> AbstractContextManager[None]:
     """Add to the message where finished runs are, if this block is interrupted."""
-    return note_if_interrupted(f"Finished runs are in {output}; the same command continues from there.")
+    return note_on_interrupt(f"Finished runs are in {output}; the same command continues from there.")
 
 
 def run_with_progress(planned: PlannedRuns, execution: ExecutionOptions, cache: Path | None) -> Outcome:
@@ -65,11 +65,11 @@ def run_with_progress(planned: PlannedRuns, execution: ExecutionOptions, cache: 
         outcome = make_runs(configs, store, evaluator, executor, report)
     finally:
         progress.stop()
-    _say_failures(outcome, store)
+    _print_failures(outcome, store)
     if evaluator.cache is not None:
         from tta_panda.methods.feature_cache import folder_size
 
-        say(f"note: {cache} holds {decimal(folder_size(evaluator.cache))} of features")
+        print_stderr(f"note: {cache} holds {decimal(folder_size(evaluator.cache))} of features")
     return outcome
 
 
@@ -84,7 +84,7 @@ def default_workers(configs: Sequence[RunConfig], sources: Sources, device: str)
     return max(1, min(available_cores(), images // IMAGES_PER_PROCESS))
 
 
-def _say_failures(outcome: Outcome, store: RunStore) -> None:
+def _print_failures(outcome: Outcome, store: RunStore) -> None:
     """Print runs without a record, grouped by reason."""
     grouped: dict[tuple[str, str], list[FailedRun]] = {}
     for run in outcome.failures.values():
@@ -93,11 +93,11 @@ def _say_failures(outcome: Outcome, store: RunStore) -> None:
         subjects = "; ".join(dict.fromkeys(run.subject for run in runs))
         if status == "diverged":
             path = store.divergence_path(runs[0].config) if len(runs) == 1 else store.root / "*.diverged"
-            say(f"diverged: {subjects}: {message} To try again, delete {path}")
+            print_stderr(f"diverged: {subjects}: {message} To try again, delete {path}")
         elif status == "failed":
-            say(f"failed: {subjects}: {message} The same command tries again.\n{runs[0].traceback}".rstrip())
+            print_stderr(f"failed: {subjects}: {message} The same command tries again.\n{runs[0].traceback}".rstrip())
         else:
-            say(f"not run: {subjects}: {message}")
+            print_stderr(f"not run: {subjects}: {message}")
 
 
 def exit_code(outcomes: Iterable[Outcome]) -> int:

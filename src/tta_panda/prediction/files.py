@@ -42,28 +42,28 @@ class PredictionFile:
 
     Args:
         path: the file. Parquet files cannot be appended to, so until all predictions are made, they are JSON lines in
-            the file `growing` in the same folder.
+            the file `work_path` in the same folder.
     """
 
     def __init__(self, path: Path):
         if path.suffix.lower() not in FORMATS:
             raise InvalidInputError(f"Predictions are written to {', '.join(FORMATS)} files, by suffix; got {path}.")
-        self.path = self.growing = path
+        self.path = self.work_path = path
         self._is_csv = path.suffix.lower() == ".csv"
         if path.suffix.lower() == ".parquet":
             import_pyarrow()  # fail before anything is predicted
-            self.growing = path.with_name(f"{path.name}.jsonl")
+            self.work_path = path.with_name(f"{path.name}.jsonl")
 
     def open(self, size: int | None) -> None:
         """Start a new file, or truncate the existing one to `size` bytes and append to it."""
-        with writing(self.growing):
-            self.growing.parent.mkdir(parents=True, exist_ok=True)
+        with writing(self.work_path):
+            self.work_path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered: on a full disk, a buffer would be written once more when the file is closed.
-            self._file = self.growing.open("wb" if size is None else "rb+", buffering=0)
+            self._file = self.work_path.open("wb" if size is None else "rb+", buffering=0)
             if size is None:
                 self._append(csv_line(COLUMNS) if self._is_csv else "")
             elif self._file.seek(0, os.SEEK_END) < size:
-                raise StoreError(f"{self.growing} is shorter than its checkpoint says. Delete both and start again.")
+                raise StoreError(f"{self.work_path} is shorter than its checkpoint says. Delete both and start again.")
             else:
                 self._file.truncate(size)
                 self._file.seek(size)
@@ -71,7 +71,7 @@ class PredictionFile:
     def write(self, predictions: Iterable[Prediction]) -> None:
         """Append predictions. Once this returns, they survive even if the process is killed."""
         lines = (csv_row(each) if self._is_csv else f"{json.dumps(as_row(each))}\n" for each in predictions)
-        with writing(self.growing):
+        with writing(self.work_path):
             self._append("".join(lines))
 
     def _append(self, text: str) -> None:
@@ -81,7 +81,7 @@ class PredictionFile:
 
     def sync(self) -> int:
         """Flush the file to disk, so that it survives a power failure, and return its size in bytes."""
-        with writing(self.growing):
+        with writing(self.work_path):
             os.fsync(self._file.fileno())
             return self._file.tell()
 
@@ -90,15 +90,15 @@ class PredictionFile:
             self._file.close()
 
     def finish(self) -> None:
-        """Complete the file. `growing` stays until `clean_up`."""
+        """Complete the file. `work_path` stays until `clean_up`."""
         self.close()
-        if self.growing != self.path:
-            _write_parquet(self.path, read_rows(self.growing))
+        if self.work_path != self.path:
+            _write_parquet(self.path, read_rows(self.work_path))
 
     def clean_up(self) -> None:
         """Remove the temporary file of a finished Parquet file."""
-        if self.growing != self.path:
-            self.growing.unlink(missing_ok=True)
+        if self.work_path != self.path:
+            self.work_path.unlink(missing_ok=True)
 
 
 def _write_parquet(path: Path, rows: Iterator[dict[str, Any]]) -> None:

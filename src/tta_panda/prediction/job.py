@@ -129,7 +129,7 @@ class PredictionJob:
     ):
         self.config = config
         # Workers predict shards; the method in this process only provides class names and the state of checkpoints.
-        self._here = replace(config, device="cpu", precision="fp32", backend="torch") if executor else config
+        self._local = replace(config, device="cpu", precision="fp32", backend="torch") if executor else config
         self.output = None if output is None else PredictionFile(output)
         self.checkpoint = None if output is None else output.with_name(f"{output.name}.checkpoint")
         """Exists while the job is not finished."""
@@ -151,7 +151,7 @@ class PredictionJob:
         path, lock = self.output.path, self.output.path.with_name(f"{self.output.path.name}.lock")
         with locked(path, "another --output", lock):
             try:
-                is_open = self._has_work(path, self.checkpoint, resume)
+                is_open = self._is_unfinished(path, self.checkpoint, resume)
                 if is_open:
                     self._start()
                     self._open(self.output, self.checkpoint)
@@ -161,7 +161,7 @@ class PredictionJob:
                 if not self.checkpoint.exists():
                     lock.unlink(missing_ok=True)
 
-    def _has_work(self, path: Path, checkpoint: Path, resume: bool) -> bool:
+    def _is_unfinished(self, path: Path, checkpoint: Path, resume: bool) -> bool:
         """Whether anything is left to predict; existing files are an error unless `resume` is set."""
         if checkpoint.exists() and not resume:
             raise InvalidInputError(
@@ -172,7 +172,7 @@ class PredictionJob:
         return checkpoint.exists() or not path.exists()
 
     def _start(self) -> None:
-        method, _ = self._here.loaded  # before anything is written
+        method, _ = self._local.loaded  # before anything is written
         method.reset()  # another job may have used it
         self.summary = Summary.empty(method.classifier.class_names)
         if self.state is not None and self.state.exists():
@@ -185,7 +185,7 @@ class PredictionJob:
         if checkpoint.exists():
             state, facts = read_state(checkpoint)
             self._check_settings(facts["settings"], output.path)
-            self._here.loaded[0].load_state_dict(state)
+            self._local.loaded[0].load_state_dict(state)
             self.summary = Summary(**facts["summary"])
             size = facts["size"]
         else:
@@ -194,7 +194,7 @@ class PredictionJob:
 
     def predicted_paths(self) -> Iterator[str]:
         """Paths of the pictures predicted before this job was resumed, as `path_text` writes them."""
-        return (row["path"] for row in read_rows(self.output.growing)) if self.output else iter(())
+        return (row["path"] for row in read_rows(self.output.work_path)) if self.output else iter(())
 
     def run(self, paths: Iterable[str | Pause], *, from_start: bool = True) -> Iterator[list[Prediction]]:
         """Predict batch by batch; predictions are written to the output before they are yielded.
@@ -203,8 +203,8 @@ class PredictionJob:
             paths: all pictures of the job, including those that were predicted before it was resumed.
             from_start: False if `paths` omits the pictures that were predicted before.
         """
-        left = self._left_of(iter(paths)) if from_start else paths
-        for predictions in self._predict(left):
+        remaining = self._skip_predicted(iter(paths)) if from_start else paths
+        for predictions in self._predict(remaining):
             if self.output is not None:
                 self.output.write(predictions)
                 if self.executor or time.perf_counter() >= self._checkpoint_after:
@@ -217,14 +217,14 @@ class PredictionJob:
         if self.executor is None:
             yield from self.config.predict(paths, self.summary, first)
             return
-        left = [path for path in paths if isinstance(path, str)]
-        starts = range(0, len(left), self.shard_size)
-        shards = [(first + start, left[start : start + self.shard_size]) for start in starts]
+        remaining = [path for path in paths if isinstance(path, str)]
+        starts = range(0, len(remaining), self.shard_size)
+        shards = [(first + start, remaining[start : start + self.shard_size]) for start in starts]
         for predictions, part in self.executor.map(partial(predict_shard, self.config), shards):
             self.summary.add(part)
             yield predictions
 
-    def _left_of(self, paths: Iterator[str | Pause]) -> Iterator[str | Pause]:
+    def _skip_predicted(self, paths: Iterator[str | Pause]) -> Iterator[str | Pause]:
         """Skip the pictures that were predicted already, and check that they are the same."""
         for path in self.predicted_paths():
             if path_text(str(next(paths, ""))) != path:
@@ -241,7 +241,7 @@ class PredictionJob:
         """Write a checkpoint with the size of the output in bytes, or None if it has not been opened."""
         start = time.perf_counter()
         facts = {"size": size, "summary": vars(self.summary), "settings": self._settings()}
-        write_state(cast(Path, self.checkpoint), self._here.loaded[0], facts)
+        write_state(cast(Path, self.checkpoint), self._local.loaded[0], facts)
         now = time.perf_counter()
         self._checkpoint_after = now + (now - start) / CHECKPOINT_SHARE
 
@@ -259,7 +259,7 @@ class PredictionJob:
         if self.output is not None:
             self.output.finish()
         if self.state is not None:
-            write_state(self.state, self._here.loaded[0])
+            write_state(self.state, self._local.loaded[0])
         if self.output is not None and self.checkpoint is not None:
             self.checkpoint.unlink()
             self.output.clean_up()

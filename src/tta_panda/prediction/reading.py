@@ -186,19 +186,19 @@ def watch_folder(
     """
     stop = stop or threading.Event()
     seen = set() if seen is None else seen
-    growing: dict[str, tuple[int, int]] = {}
+    last_scan: dict[str, tuple[int, int]] = {}
     last_found = time.monotonic()
     while not stop.is_set() and (until_idle is None or time.monotonic() - last_found < until_idle):
         now = _new_files(folder, seen)
-        complete = [path for path, state in now.items() if growing.get(path) == state]
+        complete = [path for path, state in now.items() if last_scan.get(path) == state]
         for path in sorted(complete, key=lambda path: (now[path][1], path)):
             if stop.is_set():
                 return
             seen.add(path_text(path))
             yield path
-        if complete or now.keys() - growing.keys():
+        if complete or now.keys() - last_scan.keys():
             last_found = time.monotonic()
-        growing = {path: state for path, state in now.items() if path_text(path) not in seen}
+        last_scan = {path: state for path, state in now.items() if path_text(path) not in seen}
         yield PAUSE
         stop.wait(every)
 

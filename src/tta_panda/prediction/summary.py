@@ -18,18 +18,18 @@ MIN_STRENGTH = 0.005
 """A smaller beta or gamma is shown as 0.00."""
 
 
-Spread = list[float]
+Stats = list[float]
 """Count, sum, minimum and maximum of some numbers; empty if there are none."""
 
 
-def _merged(one: Spread, other: Spread) -> Spread:
+def _merge(one: Stats, other: Stats) -> Stats:
     if not (one and other):
         return one or other
     return [one[0] + other[0], one[1] + other[1], min(one[2], other[2]), max(one[3], other[3])]
 
 
-def _facts_of(spread: Spread) -> dict[str, float] | None:
-    return {"mean": spread[1] / spread[0], "min": spread[2], "max": spread[3]} if spread else None
+def _as_dict(stats: Stats) -> dict[str, float] | None:
+    return {"mean": stats[1] / stats[0], "min": stats[2], "max": stats[3]} if stats else None
 
 
 @dataclass(eq=False)
@@ -60,8 +60,8 @@ class Summary:
     """Seconds spent in the method and its encoder rather than waiting for pictures."""
     reasons: dict[str, str] = field(default_factory=dict)
     """Why pictures were skipped, by path; the first `MAX_REASONS` only."""
-    beta: Spread = field(default_factory=list)  # over the batches, as is gamma
-    gamma: Spread = field(default_factory=list)
+    beta: Stats = field(default_factory=list)  # over the batches, as is gamma
+    gamma: Stats = field(default_factory=list)
     streams: int = 0
     """Number of finished streams; every shard of several workers is one."""
     explanation: str = ""
@@ -113,7 +113,7 @@ class Summary:
             if isinstance(value, Tensor | int | float):
                 setattr(self, name, getattr(self, name) + value)
         self.explanation = other.explanation or self.explanation
-        self.beta, self.gamma = _merged(self.beta, other.beta), _merged(self.gamma, other.gamma)
+        self.beta, self.gamma = _merge(self.beta, other.beta), _merge(self.gamma, other.gamma)
         self.reasons = dict(list({**self.reasons, **other.reasons}.items())[:MAX_REASONS])
 
     @property
@@ -131,14 +131,14 @@ class Summary:
         if self.explanation:
             of = f"The last of {self.streams:,} shards, which are separate streams: " if self.streams > 1 else ""
             lines.append(of + self.explanation)
-        spreads = [
+        ranges = [
             f"{symbol} {least:.2f} to {greatest:.2f}, mean {total / batches:.2f}"
-            for symbol, spread in (("β", self.beta), ("γ", self.gamma))
-            for batches, total, least, greatest in ([spread] if spread else [])
+            for symbol, stats in (("β", self.beta), ("γ", self.gamma))
+            for batches, total, least, greatest in ([stats] if stats else [])
             if batches > 1
         ]
-        if spreads:
-            lines.append(f"Over all batches: {'; '.join(spreads)}.")
+        if ranges:
+            lines.append(f"Over all batches: {'; '.join(ranges)}.")
         if read:
             images = f"{read:,} prediction{'s' if read > 1 else ''}"
             reason = "" if self.changed else f": {self._why_unchanged(method)}"
@@ -175,8 +175,8 @@ class Summary:
             "reasons": self.reasons,
             "changed": self.changed,
             "explanation": self.explanation,
-            "beta": _facts_of(self.beta),
-            "gamma": _facts_of(self.gamma),
+            "beta": _as_dict(self.beta),
+            "gamma": _as_dict(self.gamma),
             "seconds": round(self.seconds, 3),
             "pictures_per_second": round(read / seconds, 2),
             "busy": round(self.busy / seconds, 4),
