@@ -1,4 +1,4 @@
-"""Measure sweeps of frozen methods with ten betas each, which share encoder passes, relative to a single run.
+"""Measure the time of sweeps over ten betas, which share encoder passes, relative to a single run.
 
 python benchmarks/sweep.py
 """

@@ -59,7 +59,7 @@ def interleave(
         before: functions to call, untimed, before each call of the function of the same name.
         device: device to synchronise before reading the clock.
         rounds: number of rounds; by default, until all margins are at most `precision`, within 10 to 300 rounds.
-        cpu_time: measure the CPU time of this process, for machines that do other work, too.
+        cpu_time: measure the CPU time of this process, for machines with other work.
     """
     timings, order = Timings({way: [] for way in ways}), random.Random(0)
     baseline = next(iter(ways))

@@ -217,7 +217,7 @@ def test_no_change_has_its_reason(few, mini_classifier, name, options, reason):
 
 
 def test_mini_is_for_symbols(few, mini):
-    with pytest.warns(tta_panda.TtaPandaWarning, match="mini only knows the embedded symbols, not cat, dog"):
+    with pytest.warns(tta_panda.TtaPandaWarning, match="mini only recognises the embedded symbols, not cat, dog"):
         tta_panda.predict(few, ["cat", "dog", "heart"], model="mini", method="clip", progress=False)
 
 

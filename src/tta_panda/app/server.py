@@ -141,12 +141,12 @@ class RequestFilter:
         return bool(self.token and given) and secrets.compare_digest(str(given).encode(), str(self.token).encode())
 
     def _is_same_origin(self, headers: Headers) -> bool:
-        asked: str = headers.get("host", "")
-        name = (re.fullmatch(r"\[?(.*?)]?(:\d+)?", asked) or ["", ""])[1]
+        requested: str = headers.get("host", "")
+        name = (re.fullmatch(r"\[?(.*?)]?(:\d+)?", requested) or ["", ""])[1]
         if name not in self.hosts and not (self.token and _is_ip(name)):
             return False
-        origin: str = headers.get("origin", f"//{asked}")
-        return origin.partition("//")[2] == asked
+        origin: str = headers.get("origin", f"//{requested}")
+        return origin.partition("//")[2] == requested
 
 
 def _is_ip(name: str) -> bool:

@@ -94,7 +94,7 @@ def _methods_in_detail(pattern: str) -> Rows:
 
 
 def _models() -> Rows:
-    """Names and sizes: measured ones, and names without sizes that only the installed open_clip has."""
+    """Names and measured sizes, and names without sizes that only the installed open_clip has."""
     measured = json.loads((Path(tta_panda.__file__).parent / "models" / "architectures.json").read_text("utf-8"))
     spec = importlib.util.find_spec("open_clip")  # importing it would take seconds
     folder = Path(spec.origin).parent if spec and spec.origin else Path()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tta_panda.evaluation.store import RunStore
 
 IMAGES_PER_PROCESS = 10_000
-"""Images per worker process below which a further one is not worth its start, with a small model."""
+"""Number of images that justifies another worker process, with a small model."""
 
 
 class PlannedRuns(NamedTuple):

@@ -55,7 +55,7 @@ class PredictionFile:
             self.work_path = path.with_name(f"{path.name}.jsonl")
 
     def open(self, size: int | None) -> None:
-        """Start a new file, or truncate the existing one to `size` bytes and append to it."""
+        """Start a new file, or, if a size in bytes is given, truncate the existing one and append to it."""
         with writing(self.work_path):
             self.work_path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered: on a full disk, a buffer would be written once more when the file is closed.

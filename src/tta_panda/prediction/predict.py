@@ -243,7 +243,7 @@ def unknown_symbols(model: str, class_names: Iterable[str]) -> str:
     if not unknown:
         return ""
     return (
-        f"mini only knows the embedded symbols, not {shortened(unknown)}. Photographs need another model, such as "
+        f"mini only recognises the embedded symbols, not {shortened(unknown)}. Photographs need another model, such as "
         f"{DEFAULT_FOR_PICTURES}."
     )
 
