@@ -130,7 +130,7 @@ def print_dry_run(planned: Sequence[PlannedRuns], options: RunOptions, as_json: 
     console = make_console()
     if options.verbose:
         print_rows(console, list(rows.values()))
-        console.print("Methods in one row share what they encode.")
+        console.print("Methods in one row share encoder passes.")
     duration = "" if hours is None else f"; {hours:,.1f} hours at {speed:,g} per second"
     encoded = f"{totals['images']:,} images and {totals['texts']:,} texts{duration}"
     console.print(f"{totals['runs']:,} runs to make, {existing:,} exist. To encode: {encoded}.", soft_wrap=True)
