@@ -21,9 +21,13 @@ EARLIER_BATCHES = 2
 """Batches that a method adapts to before it is timed, so that caches are not empty."""
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Show defaults, and the description as it is written."""
+
+
 def make_parser(description: str | None) -> argparse.ArgumentParser:
     """Create a parser with the options of all benchmarks."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(description=description, formatter_class=HelpFormatter)
     parser.add_argument("--model", default="mini", help="as for tta-panda bench; ARCHITECTURE:random needs no weights")
     parser.add_argument("--device", default="cpu", help="torch device")
     parser.add_argument("--batch-size", type=int, default=100, help="images per batch")
