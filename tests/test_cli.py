@@ -78,7 +78,7 @@ def test_what_is_listed_in_short_needs_no_library_that_takes_seconds_to_import()
     code += " result = CliRunner().invoke(app, words.split(), catch_exceptions=False)\n"
     code += " assert result.exit_code == 0 and result.stdout.count('\\n') > 4, words\n"
     code += "print('heavy:', sorted({'torch', 'open_clip', 'matplotlib', 'transformers'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
     assert "heavy: []" in done.stdout, done.stderr
 
 
@@ -269,7 +269,7 @@ def test_options_come_from_a_file_and_the_command_line_counts_more(succeeded, tt
     assert (rows[1]["options"]["beta"], rows[1]["options"]["lr"]) == (0.3, 1e-3)
     for text, message in {
         "methd: clip": "Unknown option in run.yaml 'methd'. Did you mean 'method'",
-        "- clip": "a value for each option",
+        "- clip": "must map options to values",
         "a: b: c": "Cannot read the configuration run.yaml",
         "limit: many": "Invalid value for '--limit'",
     }.items():
