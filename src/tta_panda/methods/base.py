@@ -158,7 +158,7 @@ class Method(HasOptions, Stateful, ABC):
 
     @property
     def name(self) -> str:
-        """The name that `create_method` takes, such as `tent+panda`; of an unregistered class, the class name."""
+        """Name for `create_method`, such as `tent+panda`; an unregistered class has its own name in lower case."""
         base = METHODS.name_of(type(self)) or type(self).__name__.lower()
         return str(MethodName(base, self.debias.name if self.debias else ""))
 

@@ -56,7 +56,7 @@ class Debias(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What follows the `+` in the name of a debiased method, such as `panda`."""
+        """Suffix after the `+` in the name of a debiased method, such as `panda`."""
 
     @abstractmethod
     def start(self, patch_size: int, seed: int) -> Debiaser:
