@@ -116,7 +116,7 @@ def test_a_name_that_is_not_the_classs_own_is_noted():
     [
         ("crane", "several of ImageNet's classes: crane bird, construction crane"),
         ("goldfsh", "not one of ImageNet's classes. Similar names: goldfish"),
-        ("hot", "Near: .*hot pot"),
+        ("hot", "Similar names: .*hot pot"),
         ("xyzzy", r"not one of ImageNet's classes. open_clip.IMAGENET_CLASSNAMES lists them.*rows="),
     ],
 )
