@@ -70,7 +70,7 @@ def defocus_blur(image: Pixels, rng: Rng, radius: float, rim: float) -> Pixels:
 
 
 def _copied_from(shape: tuple[int, int], reach: int, rng: Rng) -> NDArray[np.intp]:
-    """Where each pixel of one pass over the glass comes from.
+    """For each pixel, the index of the pixel that one pass of the glass corruption copies into it.
 
     The published loop starts at the lower right corner and should swap each pixel with a random neighbour, but both
     sides of its assignment are views of one array, so the neighbour's value is copied and nothing is swapped. A
@@ -106,7 +106,7 @@ def glass_blur(image: Pixels, rng: Rng, sigma: float, reach: int, iterations: in
 
 
 def motion_blurred(image: Pixels, radius: float, sigma: float, angle: float) -> Pixels:
-    """Smear along a line at `angle` degrees: half a Gaussian, the pixel itself being the strongest (as ImageMagick)."""
+    """Smear along a line at `angle` degrees: half a Gaussian, strongest at the pixel itself (as in ImageMagick)."""
     steps = np.arange(2 * math.ceil(radius) + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
     weights /= weights.sum()
@@ -270,7 +270,7 @@ def jpeg_compression(image: Pixels, rng: Rng, quality: int) -> Pixels:
 
 
 def _jittered(image: Floats, jitter: float, rng: Rng) -> Floats:
-    """A small affine map, given by three points around the centre that each move by up to `jitter` pixels."""
+    """Apply a small affine map: three points around the centre each move by up to `jitter` pixels."""
     height, width = image.shape[:2]
     centre = np.array([width // 2, height // 2], dtype=np.float32)
     arm = min(height, width) // 3
@@ -288,7 +288,7 @@ def displacement(shape: tuple[int, ...], strength: float, smoothness: float, rng
 
 
 def _moved(image: Floats, dx: Floats, dy: Floats) -> Floats:
-    """Linear interpolation of the image at x + dx, y + dy; it is mirrored at its edges."""
+    """Sample the image at x + dx, y + dy with linear interpolation; it is mirrored at its edges."""
     height, width = image.shape[:2]
     margin = int(max(np.abs(dx).max(), np.abs(dy).max())) + 2
     padded = cv2.copyMakeBorder(image, margin, margin, margin, margin, cv2.BORDER_REFLECT)
@@ -312,16 +312,16 @@ def elastic_transform(image: Pixels, rng: Rng, strength: float, smoothness: floa
     return to_uint8(_moved(sheared, dx, dy))
 
 
-# What several of them share
+# Shared helpers
 
 
 def to_unit(image: Pixels) -> NDArray[np.float64]:
-    """Values from 0 to 1, in the precision of the published code: results are truncated, so the last bit counts."""
+    """Scale to [0, 1] in the precision of the published code: results are truncated, so the last bit counts."""
     return image / 255.0
 
 
 def to_uint8(unit: Floats) -> Pixels:
-    """Back to bytes. Truncates, because the published data sets were made with `np.uint8(...)`."""
+    """Convert to bytes by truncation, because the published data sets were made with `np.uint8(...)`."""
     return (np.clip(unit, 0, 1) * 255).astype(np.uint8)
 
 
