@@ -91,7 +91,7 @@ def test_what_does_not_belong_together_is_refused(clean: Path, tmp_path: Path) -
     with pytest.raises(DataError, match="was made with seed 0, not 1"):
         make_corrupted("cifar10-c", clean, tmp_path, ["fog"], [5], seed=1)
     write_clean_cifar(tmp_path / "other", count=10)
-    with pytest.raises(DataError, match="belongs to other images"):
+    with pytest.raises(DataError, match="does not match the labels of the clean images"):
         make_corrupted("cifar10-c", tmp_path / "other", tmp_path, ["snow"], [5])
     with pytest.raises(UnknownNameError, match="fog"):
         make_corrupted("cifar10-c", clean, tmp_path, ["foggy"], [5])

@@ -22,7 +22,7 @@ from tta_panda.evaluation import evaluator as evaluator_module
 from tta_panda.evaluation import loop as loop_module
 from tta_panda.evaluation.config import StreamConfig
 from tta_panda.evaluation.evaluator import Evaluator
-from tta_panda.evaluation.loop import evaluate, run_stream, shared_passes
+from tta_panda.evaluation.loop import evaluate, group_by_shared_passes, run_stream
 from tta_panda.evaluation.metrics import Scores, StreamMetrics
 from tta_panda.evaluation.plan import Sources
 from tta_panda.evaluation.record import SCHEMA, FailedRun, RunRecord
@@ -473,7 +473,7 @@ def test_frozen_methods_share_passes_where_their_views_agree(tiny_classifier):
         Zero(tiny_classifier, augmentation="augmix", debias=Panda(beta=0.2, ratio=0.5)),
         Zero(tiny_classifier),
     ]
-    assert shared_passes(methods) == [[0, 2, 3, 4, 6, 7, 8], [9], [1], [5]]
+    assert group_by_shared_passes(methods) == [[0, 2, 3, 4, 6, 7, 8], [9], [1], [5]]
 
 
 def test_sharing_a_pass_changes_no_prediction(mini_classifier):

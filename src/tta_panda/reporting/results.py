@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tta_panda.errors import InvalidInputError, NumericalError
-from tta_panda.evaluation.loop import run_stream, shared_passes
+from tta_panda.evaluation.loop import group_by_shared_passes, run_stream
 from tta_panda.evaluation.record import EvaluationResult
 from tta_panda.files import to_dataframe
 from tta_panda.methods import create_method
@@ -103,7 +103,7 @@ def compare(
     named = _named(methods, classifier, seed)
     members = list(named.values())
     results: dict[str, EvaluationResult | None] = {}
-    for group in shared_passes(members):
+    for group in group_by_shared_passes(members):
         evaluations = run_stream([members[i] for i in group], data, batch_size=batch_size)
         for index, evaluation in zip(group, evaluations, strict=True):
             if evaluation.error and not isinstance(evaluation.error, NumericalError):
