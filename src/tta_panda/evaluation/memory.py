@@ -25,15 +25,17 @@ def peak_memory(device: torch.device) -> int | None:
     """Peak memory in bytes: of tensors on a GPU, otherwise of the process; None if it is not available."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return _of_process("VmHWM") or _peak_of_process()
+    return _linux_status("VmHWM") or _peak_of_process()
 
 
 def memory_in_use(device: torch.device) -> int | None:
     """Memory in use in bytes: by tensors on a GPU, otherwise by the process, or its peak if only that is available."""
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else _of_process("VmRSS") or _peak_of_process()
+    return (
+        torch.cuda.memory_allocated(device) if device.type == "cuda" else _linux_status("VmRSS") or _peak_of_process()
+    )
 
 
-def _of_process(field: str) -> int | None:
+def _linux_status(field: str) -> int | None:
     """Read a number of bytes from Linux's status of this process."""
     with contextlib.suppress(OSError):
         if found := re.search(rf"{field}:\s+(\d+) kB", _STATUS.read_text()):
