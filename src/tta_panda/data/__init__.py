@@ -94,7 +94,7 @@ def check_data(root: Path) -> list[Finding]:
     findings = [finding for name in DATASETS for finding in DATASETS.get(name).check(root)]
     if not findings:
         raise DataError(
-            f"{root} holds none of the data sets; expected CIFAR-10-C, cifar-10-batches-py, ImageNet-C, ... in it. "
+            f"{root} holds no known data set; expected CIFAR-10-C, cifar-10-batches-py, ImageNet-C, ... in it. "
             f"Fetch one with: tta-panda data download cifar10-c -o {root}"
         )
     return findings

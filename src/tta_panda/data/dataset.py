@@ -227,7 +227,7 @@ def _check_labels(labels: Labels, images: int, class_names: Sequence[str]) -> No
     if not np.issubdtype(labels.dtype, np.integer):
         raise DataError(f"Labels must be whole numbers, found {labels.dtype}; convert them with labels.astype(int).")
     if labels.shape != (images,):
-        raise DataError(f"{images} images need as many labels, found the shape {labels.shape}.")
+        raise DataError(f"Expected {images} labels, one for each image, found the shape {labels.shape}.")
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(class_names):
         raise DataError(
             f"Labels must lie in 0..{len(class_names) - 1} for {len(class_names)} classes, "

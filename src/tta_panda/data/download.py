@@ -115,8 +115,8 @@ def _fetch(url: str, archive: Archive, target: Path, progress: Progress) -> None
             if _bytes_in(part) > before:  # the connection broke: go on from there
                 continue
             raise DataError(
-                f"Cannot fetch {url} ({error}). What has arrived is kept: run the same command again to go on, or "
-                f"fetch the file in another way, put it into {target.parent}, and run the command again to unpack it."
+                f"Cannot fetch {url} ({error}). The part that was downloaded is kept: run the same command again to "
+                f"go on, or fetch the file in another way, put it into {target.parent}, and run it again to unpack it."
             ) from error
     found = file_md5(part)
     if found != archive.md5:
@@ -216,7 +216,7 @@ def _extract(file: Path, staging: Path, progress: Progress) -> None:
             tar.extractall(staging, filter=admit)
     except tarfile.FilterError as error:
         raise DataError(
-            f"{file} was not unpacked: something in it would land outside {staging}, or is no plain file ({error})."
+            f"{file} was not unpacked: a file would land outside {staging}, or is not a regular file ({error})."
         ) from error
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{file} cannot be unpacked ({error}); delete it and fetch it again.") from error

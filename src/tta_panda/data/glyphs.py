@@ -108,14 +108,14 @@ class Glyphs(DataSource):
 
 GLYPHS_C = Glyphs(
     name="glyphs-c",
-    about="The embedded benchmark: 1,000 pictures of ten symbols, or as many as a limit says.",
+    about="The embedded benchmark: 1,000 pictures of ten symbols, or any other number as a limit.",
     size=(IMAGES, len(BENCHMARK_CLASSES)),
     classes=BENCHMARK_CLASSES,
     seed=1,
 )
 GLYPHS_VAL_C = Glyphs(
     name="glyphs-val-c",
-    about="Embedded, for choosing settings: 1,000 pictures of ten other symbols, or as many as a limit says.",
+    about="Embedded, for choosing settings: 1,000 pictures of ten other symbols, or any other number as a limit.",
     size=(IMAGES, len(VALIDATION_CLASSES)),
     classes=VALIDATION_CLASSES,
     seed=2,

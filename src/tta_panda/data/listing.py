@@ -115,7 +115,7 @@ def read_image_list(path: Path) -> list[str]:
     """Read image names, one per line: `n01440764/ILSVRC2012_val_00000293.JPEG`, with optional folder and suffix."""
     names = [_name(line) for line in read_lines(path) if not line.startswith("#")]
     if not names:
-        raise DataError(f"The image list {path} names no image; expected one file name per line.")
+        raise DataError(f"The image list {path} contains no names; expected one file name per line.")
     return sorted(set(names))
 
 

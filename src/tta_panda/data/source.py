@@ -103,7 +103,7 @@ class DataSource(ABC):
         """Return the absolute root folder; raise `DataError` if none was given."""
         if root is None:
             raise DataError(
-                f"{self.name} has to be on disk ({self.layout}): give the folder that holds it with --data-root PATH."
+                f"{self.name} is read from disk ({self.layout}): give the folder that holds it with --data-root PATH."
             )
         return expand(root).absolute()
 

@@ -54,8 +54,8 @@ class Stream:
         if not self._order.joins_domains and len(self.visits) > 1:
             joined = str(replace(self._order, domains="continual"))
             raise InvalidInputError(
-                f"Several data sets need an order that joins them, such as {joined!r}; got {self.order!r}. To start "
-                "afresh with each, make a stream of each."
+                f"Several data sets need an order that joins them, such as {joined!r}; got {self.order!r}. To reset "
+                "methods before each, make one stream per data set."
             )
         if not len(self.labels):
             raise DataError("The data set holds no images.")

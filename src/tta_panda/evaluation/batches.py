@@ -66,7 +66,7 @@ def _unpack(item: Any) -> tuple[Any, Any, Any]:
     if not isinstance(item, Sequence) or isinstance(item, str) or len(item) not in (2, 3):
         found = f"{len(item)} items" if isinstance(item, list | tuple) else type(item).__name__
         raise InvalidInputError(
-            f"The data give (images, labels) or (images, labels, domains), got {found}: {_EXPECTED}."
+            f"Items must be (images, labels) or (images, labels, domains), got {found}: {_EXPECTED}."
         )
     return item[0], item[1], item[2] if len(item) == 3 else None
 
@@ -91,5 +91,5 @@ def _checked(images: Any, labels: Any, domains: Any, classes: int) -> LabelledBa
         )
     domains = [None] * len(images) if domains is None else list(domains)
     if len(domains) != len(images):
-        raise InvalidInputError(f"{len(images)} images need as many domain names, got {len(domains)}.")
+        raise InvalidInputError(f"Expected {len(images)} domain names, one for each image, got {len(domains)}.")
     return images, labels.long(), domains

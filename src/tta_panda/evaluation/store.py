@@ -60,7 +60,7 @@ class RunStore:
         except OSError as error:
             raise StoreError(f"Cannot set aside the damaged {path} ({error.strerror or error}).") from error
         logger.warning(
-            "%s is not a valid record of its name; it is kept as %s and its run made again",
+            "%s is not a valid record for its name; it is kept as %s, and the run is repeated",
             printable(str(path)),
             aside.name,
         )
@@ -97,7 +97,7 @@ class RunStore:
                 continue
             record = self._read(path, path.stem)
             if record is None:
-                logger.warning("%s is not a valid record of its name and is skipped", printable(str(path)))
+                logger.warning("%s is not a valid record for its name and is skipped", printable(str(path)))
             else:
                 records.append(record)
         return records
