@@ -222,7 +222,7 @@ def open_array(path: Path) -> NDArray[Any]:
 
 def _read_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Read images (N, 32, 32, 3) and labels (N,) from the official test pickle."""
-    content = _unpickled(path)
+    content = _unpickle(path)
     key = label_key.encode()
     if not isinstance(content, dict) or b"data" not in content or key not in content:
         names = [name for name in content if isinstance(name, str | bytes)] if isinstance(content, dict) else None
@@ -243,7 +243,7 @@ def _read_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray
     return images, np.array(labels, dtype=np.int64)
 
 
-def _unpickled(path: Path) -> Any:
+def _unpickle(path: Path) -> Any:
     try:
         content = io.BytesIO(read_regular(path))
         return RestrictedUnpickler(content, lambda *name: _ALLOWED.get(name), encoding="bytes").load()

@@ -32,7 +32,7 @@ Labels = NDArray[Any]  # (N,) integers
 Indices = NDArray[np.int64]
 
 _MAX_THREADS = 16  # Pillow and hashlib release the GIL, so threads suffice
-_FILES_PER_TASK = 256  # of a thread
+_FILES_PER_TASK = 256  # whose digests one thread computes at a time
 _CHECK_SIZE = 32  # pixels; large JPEG files are decoded at reduced size to check them
 _CLOCK_TICK = 3_000_000_000  # nanoseconds; some file systems keep times in steps of two seconds
 
@@ -161,7 +161,7 @@ class ImageFiles(Dataset):
     def _digest(self, folder: Path) -> str:
         parts = [self.paths[first : first + _FILES_PER_TASK] for first in range(0, len(self), _FILES_PER_TASK)]
         with reading_threads() as pool:
-            lines = itertools.chain.from_iterable(pool.map(partial(_contents, folder), parts))
+            lines = itertools.chain.from_iterable(pool.map(partial(_file_digests, folder), parts))
             return _sha256([*self.class_names, *lines])[:12]
 
 
@@ -173,7 +173,7 @@ def _why_broken(path: Path, decoding: Decoding) -> str | None:
     return None
 
 
-def _contents(folder: Path, paths: Sequence[Path]) -> list[str]:
+def _file_digests(folder: Path, paths: Sequence[Path]) -> list[str]:
     return [
         f"{path.relative_to(folder).as_posix()}\0{hashlib.sha256(read_regular(path)).hexdigest()}" for path in paths
     ]

@@ -57,7 +57,7 @@ def download(
         progress: called with what is being done, the number of bytes done, and the total, if known.
     """
     rows = []
-    for archive in _chosen(name, parts):
+    for archive in _select_archives(name, parts):
         folder = root / archive.folder
         _refuse_made_files(name, folder, archive)
         if archive.is_complete(folder):
@@ -76,7 +76,7 @@ def download(
     return rows
 
 
-def _chosen(name: str, parts: tuple[str, ...]) -> tuple[Archive, ...]:
+def _select_archives(name: str, parts: tuple[str, ...]) -> tuple[Archive, ...]:
     sources = {one: DATASETS.get(one).archives for one in DATASETS if DATASETS.get(one).archives}
     if name not in sources:
         raise UnknownNameError("data set to download", name, sources)
@@ -209,7 +209,7 @@ def _extract(file: Path, staging: Path, progress: Progress) -> None:
 
     def admit(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
         progress(min(member.offset, size), size)
-        return tarfile.data_filter(member, path)  # refuses absolute paths, "..", links that lead out, and devices
+        return tarfile.data_filter(member, path)  # refuses absolute paths, "..", links that lead outside, and devices
 
     try:
         with tarfile.open(file) as tar:

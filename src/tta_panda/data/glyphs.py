@@ -102,7 +102,7 @@ class Glyphs(DataSource):
 
     def load(self, root: Path | None, corruption: str, severity: int) -> GlyphPictures:
         if corruption != CLEAN:
-            expand_corruptions([corruption], [severity])  # raises for unknown ones
+            expand_corruptions([corruption], [severity])  # raises if unknown
         return GlyphPictures(self.classes, self.seed, corruption, severity)
 
 

@@ -69,7 +69,7 @@ class _Settings(NamedTuple):
         return cls(seed, parameters, load_frost_textures(frost) if frost else None)
 
     @property
-    def how(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """Keyword arguments of the corruptions, except for their random numbers."""
         return {"parameters": self.parameters, "frost_textures": self.textures}
 
@@ -141,7 +141,7 @@ def _make_file(clean: NDArray[np.uint8], settings: _Settings, task: tuple[Path, 
             if severity not in severities:
                 file.seek(clean.nbytes, os.SEEK_CUR)  # sparse on most file systems
                 continue
-            file.write(corrupt_batch(clean, path.stem, severity, seed=settings.seed, **settings.how).tobytes())
+            file.write(corrupt_batch(clean, path.stem, severity, seed=settings.seed, **settings.arguments).tobytes())
         file.truncate()
     _write_note(path, {"severities": severities, **note})
 
@@ -293,7 +293,7 @@ def _corrupt_file(
                 else:
                     # Each path has its own random numbers, so adding images does not change the others.
                     rng = image_rng(settings.seed, name, severity, zlib.crc32(os.fsencode(relative)))
-                    _save(part, Image.fromarray(corrupt_image(image, name, severity, rng=rng, **settings.how)))
+                    _save(part, Image.fromarray(corrupt_image(image, name, severity, rng=rng, **settings.arguments)))
                 os.utime(part, ns=(changed, changed))
     except BrokenImageError as error:
         return error.reason
@@ -344,7 +344,7 @@ def draw_sheet(
     frost: Path | None = None,
 ) -> Image.Image:
     """Draw the image (H, W, 3) next to its corrupted versions; small images are enlarged without smoothing."""
-    how = _Settings.of(seed, parameters, frost).how
+    arguments = _Settings.of(seed, parameters, frost).arguments
     height, width = image.shape[:2]
     zoom = max(1, -(-_SMALLEST_TILE // min(height, width)))
     step_x, step_y = zoom * width + _GAP, zoom * height + _GAP
@@ -356,7 +356,9 @@ def draw_sheet(
     for row, name in enumerate(corruptions):
         top = _TOP + row * step_y
         pen.text((6, top + step_y // 2 - 9), name.replace("_", " "), _INK, font)
-        made = [corrupt_image(image, name, level, rng=image_rng(seed, name, level, 0), **how) for level in severities]
+        made = [
+            corrupt_image(image, name, level, rng=image_rng(seed, name, level, 0), **arguments) for level in severities
+        ]
         for column, tile in enumerate([image, *made]):
             enlarged = Image.fromarray(tile).resize((zoom * width, zoom * height), Image.Resampling.NEAREST)
             sheet.paste(enlarged, (_LEFT + column * step_x, top))

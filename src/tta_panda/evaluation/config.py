@@ -28,7 +28,7 @@ class Option(NamedTuple):
     """Metadata of a field that users set: how titles show it, and its valid values."""
 
     title: str = ""
-    """How a value is written in titles; by default after the name of the field."""
+    """Format of a value in titles; by default, the value follows the name of the field."""
     always: bool = False
     """Whether titles show it even if it has its default value."""
     choices: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ class MethodConfig:
         """The parsed name. It need not be registered here, because records may come from other machines."""
         return MethodName.of(self.name)
 
-    def __hash__(self) -> int:  # options are a dictionary, which has no hash of its own
+    def __hash__(self) -> int:  # `options` is a dictionary, which cannot be hashed
         return self._hash
 
     @functools.cached_property

@@ -48,7 +48,7 @@ def plan_streams(
 
     check_precision(stream.precision)
     check_backend(stream.backend, precision=stream.precision)
-    TEMPLATES.get(stream.templates)  # raises for an unknown name
+    TEMPLATES.get(stream.templates)  # raises if unknown
     data = DATASETS.get(stream.data)
     stream = replace(
         stream,

@@ -79,7 +79,7 @@ class RunStore:
         save_file(self.divergence_path(run.config), run.model_dump_json(indent=1))
 
     def divergences(self, configs: Iterable[RunConfig] | None = None) -> dict[str, FailedRun]:
-        """Load which of these runs, or of all, diverged, by key. Files that cannot be read are ignored."""
+        """Load the stored divergences of these runs, or of all, by key. Files that cannot be read are ignored."""
         paths = self.root.glob("[!.]*.diverged") if configs is None else map(self.divergence_path, configs)
         found = {}
         for path in paths:

@@ -140,7 +140,7 @@ def compare(records: Iterable[RunRecord], diverged: Iterable[RunConfig] = ()) ->
         for target in corrupted or [setting]:
             comparable.setdefault(target, []).extend(members)
     ordered = sorted(comparable, key=lambda setting: setting.severity)
-    names = [each.name for each in fields(StreamConfig) if each.name != "corruption"]  # which is in the rows
+    names = [each.name for each in fields(StreamConfig) if each.name != "corruption"]  # corruptions are rows
     differing = [name for name in names if len({getattr(s, name) for s in ordered}) > 1]
     return [Comparison(s, s.title(differing), _cells(comparable[s]), by_key) for s in ordered]
 
@@ -314,7 +314,7 @@ def findings(comparison: Comparison) -> list[str]:
     sentences = []
     for method in (each for each in comparison.methods if each.parsed.debias):
         label = comparison.label(method)
-        records = {name: found[0] for name in names if (found := comparison.records(method, name))}  # the first seed's
+        records = {name: found[0] for name in names if (found := comparison.records(method, name))}  # of the first seed
         if len(records) > MAX_EXPLAINED:
             betas = {name: record.mean_beta for name, record in records.items()}
             gammas = {name: record.mean_gamma for name, record in records.items()}

@@ -101,7 +101,9 @@ def class_histograms(
         found = [results.records(each, corruption) for each in series.values()]
         if all(found):
             classes = found[0][0].class_names
-            first = [records[0].by_corruption[corruption] for records in found]  # of one seed: counts are of images
+            first = [
+                records[0].by_corruption[corruption] for records in found
+            ]  # of one seed, because counts are not averaged
             counts = [*(measured.predicted_counts for measured in first), first[0].label_counts]
             histograms[corruption.replace("_", " ")] = counts
     return HistogramFigure(caption, list(series), classes, histograms)
@@ -227,10 +229,10 @@ def _draw_histograms(figure: HistogramFigure) -> list[Drawing]:
     most = max((max(map(max, counts)) for counts in figure.histograms.values()), default=1)
     size, found = math.prod(_HISTOGRAMS), list(figure.histograms.items())
     pieces = [found[start : start + size] for start in range(0, len(found), size)]
-    return [_draw_some_histograms(figure, piece, 1.05 * most) for piece in pieces]
+    return [_draw_histogram_grid(figure, piece, 1.05 * most) for piece in pieces]
 
 
-def _draw_some_histograms(
+def _draw_histogram_grid(
     figure: HistogramFigure, histograms: Sequence[tuple[str, Sequence[Sequence[int]]]], top: float
 ) -> Drawing:
     down, across = _HISTOGRAMS

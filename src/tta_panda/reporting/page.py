@@ -76,7 +76,9 @@ def templates() -> jinja2.Environment:
         loader=jinja2.PackageLoader("tta_panda.reporting"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=lambda value: printable(value) if type(value) is str else value,  # markup is a type of its own
+        finalize=lambda value: (
+            printable(value) if type(value) is str else value
+        ),  # other types, such as `Markup`, stay as they are
     )
 
 
@@ -103,7 +105,7 @@ def _options(runs: Iterable[RunConfig]) -> list[str]:
 
 
 def _environments(records: Iterable[RunRecord]) -> dict[str, list[str]]:
-    """Facts about the environments of records, each with its value in every distinct environment."""
+    """Facts about the environments of records by name, with one value per distinct environment."""
     alike: dict[str, list[RunRecord]] = {}
     for record in records:
         alike.setdefault(json.dumps({"tta-panda": record.version, **record.environment}), []).append(record)

@@ -40,13 +40,13 @@ def _print_table(console: Console, table: Table) -> None:
     """Print the title, rows and note of a table; rich would wrap its own title to the width of the table."""
     console.print(Text(f"\n{printable(table.title)}", style="bold"))
     wide = _is_wide(table)
-    for piece in _pieces_that_fit(console, table) if wide else [table]:
+    for piece in _split_to_width(console, table) if wide else [table]:
         console.print(_rich_table(piece, wide))
     if table.note:
         console.print(Text(printable(table.note), style="dim"))
 
 
-def _pieces_that_fit(console: Console, table: Table) -> list[Table]:
+def _split_to_width(console: Console, table: Table) -> list[Table]:
     """Cut a wide table into several with fewer columns if needed; a difference stays next to its number."""
     names = [word for row in table.rows for word in (row.group, _PAPER_ROW, *printable(row.name).split())]
     columns = [_min_width(table, index) for index in range(len(table.columns))]
@@ -57,7 +57,7 @@ def _pieces_that_fit(console: Console, table: Table) -> list[Table]:
     if needed <= console.width or not half:
         return [table]
     pieces = (table.cut(slice(half)), table.cut(slice(half, None)))
-    return [fitting for piece in pieces for fitting in _pieces_that_fit(console, piece)]
+    return [fitting for piece in pieces for fitting in _split_to_width(console, piece)]
 
 
 def _padding(table: Table) -> tuple[int, int]:
