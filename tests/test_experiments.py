@@ -152,7 +152,7 @@ def test_names_stand_for_the_papers_experiments_the_others_or_all():
 
 
 def test_photographs_are_seen_by_every_method_that_a_linear_head_allows():
-    setup = replace(QUICK, quick=False)
+    setup = replace(FULL)
     means, worst = section_of("table-photos", setup).tables
     methods = dict.fromkeys(row.name.partition(",")[0] for row in means.rows)
     assert set(ALL_METHODS) - set(methods) == {"tpt", "bat"}

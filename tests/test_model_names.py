@@ -337,7 +337,7 @@ assert not {"torch", "open_clip", "timm", "safetensors.torch"} & set(sys.modules
 import open_clip
 assert names == list_models() and architectures == [row["name"] for row in describe_models()]
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_architectures_that_are_not_in_the_table_are_listed_without_sizes(monkeypatch):
