@@ -435,7 +435,10 @@ def test_evaluate_takes_data_sets_and_dictionaries(mini_classifier, images, tmp_
         ([(torch.zeros(3, 32, 32), "cat")], "indices of the class names, got 'cat'"),
         ([(torch.zeros(3, 32, 32), 10)], r"0\.\.9 for 10 classes"),
         ([(torch.zeros(2, 3, 32, 32),) * 4], "got 4 items"),
-        ([(torch.zeros(2, 3, 32, 32), torch.tensor([0, 1]), ["fog"])], "Expected 2 domain names, one for each image, got 1"),
+        (
+            [(torch.zeros(2, 3, 32, 32), torch.tensor([0, 1]), ["fog"])],
+            "Expected 2 domain names, one for each image, got 1",
+        ),
         ([(torch.zeros(0, 3, 32, 32), torch.zeros(0, dtype=torch.int64))], "no images"),
         ([(torch.zeros(2, 3, 32, 32), torch.zeros(3, dtype=torch.int64))], "2 whole numbers"),
         ([(torch.zeros(2, 3, 32, 32), torch.zeros(2))], "whole numbers"),

@@ -101,9 +101,7 @@ def class_histograms(
         found = [results.records(each, corruption) for each in series.values()]
         if all(found):
             classes = found[0][0].class_names
-            first = [
-                records[0].by_corruption[corruption] for records in found
-            ]  # of one seed, because counts are not averaged
+            first = [records[0].by_corruption[corruption] for records in found]  # of one seed, without averaging
             counts = [*(measured.predicted_counts for measured in first), first[0].label_counts]
             histograms[corruption.replace("_", " ")] = counts
     return HistogramFigure(caption, list(series), classes, histograms)

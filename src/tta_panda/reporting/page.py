@@ -76,9 +76,7 @@ def templates() -> jinja2.Environment:
         loader=jinja2.PackageLoader("tta_panda.reporting"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=lambda value: (
-            printable(value) if type(value) is str else value
-        ),  # other types, such as `Markup`, stay as they are
+        finalize=lambda value: printable(value) if type(value) is str else value,  # `Markup` stays as it is
     )
 
 

@@ -135,7 +135,5 @@ def _named(
             raise InvalidInputError(f"{name!r} is the same object as another method: create one for each.")
         named[name] = method
     if len({id(method.classifier) for method in named.values()}) > 1:
-        raise InvalidInputError(
-            "Methods on one stream must have the same classifier: create all of them with the same one."
-        )
+        raise InvalidInputError("Methods on one stream must have the same classifier: create all with the same one.")
     return named
