@@ -1,4 +1,4 @@
-"""How time and memory of a batch grow with the numbers of images, classes, negatives and views.
+"""Measure how time and memory per batch grow with the number of images, classes, negatives or views.
 
 python benchmarks/growth.py --axis classes --method clip,dmn
 """
@@ -28,8 +28,8 @@ VALUES = {
 def main() -> None:
     parser = make_parser(__doc__)
     add_method(parser, FROZEN)
-    parser.add_argument("--axis", choices=VALUES, default="images")
-    parser.add_argument("--values", type=int, nargs="+", help="numbers along the axis")
+    parser.add_argument("--axis", choices=VALUES, default="images", help="number to vary")
+    parser.add_argument("--values", type=int, nargs="+", help="numbers to measure at")
     arguments = parser.parse_args()
     axis, values = arguments.axis, arguments.values or VALUES[arguments.axis]
     model = load_model(arguments.model, arguments.device)
@@ -56,12 +56,12 @@ def main() -> None:
             for value, taken, added in zip(values, times, memory, strict=True)
         ]
         rows.append({"method": f"{name}+panda", axis: "exponent", "ms": _exponent(values, times), "added MiB": ""})
-    note = "The exponent is that of the upper half: 1 means that twice as many take twice as long."
+    note = "The exponent is fitted to the upper half; 1 means that twice as many take twice as long."
     print_table(rows, f"{arguments.model}, {arguments.batch_size} images, {arguments.classes} classes. {note}")
 
 
 def _exponent(values: Sequence[int], heights: list[float]) -> float:
-    """Slope on logarithmic axes over the upper half of the values."""
+    """Fit the slope on logarithmic axes over the upper half of the values."""
     upper = slice(len(values) // 2, None)
     return float(np.polyfit(np.log(values[upper]), np.log(heights[upper]), 1)[0]) if len(values) > 2 else float("nan")
 

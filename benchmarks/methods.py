@@ -1,4 +1,4 @@
-"""How close methods come to the encoder passes that they cannot avoid.
+"""Compare the time of methods with that of their encoder passes alone.
 
 python benchmarks/methods.py --method clip,tent,dmn --classes 1000
 """
@@ -25,11 +25,11 @@ TEXTS_PER_PASS = 500
 
 
 def main() -> None:
-    measure_methods(__doc__, "times bare passes", measure)
+    measure_methods(__doc__, "x passes: ratio to the encoder passes alone", measure)
 
 
 def measure(name: str, classifier: Classifier, images: Tensor, arguments: argparse.Namespace) -> dict[str, object]:
-    """One row: the method and the method with Panda, each beside encoder passes over as many images and texts."""
+    """Measure one row: the method without and with Panda, and ratios to the same number of encoder passes alone."""
     row: dict[str, object] = {"method": name}
     for title, full_name in (("", name), ("panda: ", f"{name}+panda")):
         method = create_method(full_name, classifier)
@@ -41,7 +41,7 @@ def measure(name: str, classifier: Classifier, images: Tensor, arguments: argpar
 
 
 def bare_passes(method: Method, images: Tensor) -> Work:
-    """A function that encodes as many images and texts as `method.adapt(images)`, with and without gradient."""
+    """Make a function that encodes as many images and texts as `method.adapt(images)`, with and without gradient."""
     before = dataclasses.replace(method.passes)
     method.adapt(images)
     passes = method.passes - before
@@ -72,7 +72,7 @@ def bare_passes(method: Method, images: Tensor) -> Work:
 
 
 def _pieces(tensors: tuple[Tensor, ...], count: int, size: int) -> list[tuple[Tensor, ...]]:
-    """`count` rows of tensors, repeated as needed, in pieces of at most `size`."""
+    """Take `count` rows of tensors, repeated as needed, in pieces of at most `size`."""
     rows = torch.arange(count) % len(tensors[0])
     return [tuple(tensor[piece] for tensor in tensors) for piece in rows.split(size) if len(piece)]
 

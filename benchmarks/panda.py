@@ -1,4 +1,4 @@
-"""What Panda adds to the time of each method, with 95 % margins, in a table for each model.
+"""Measure what Panda adds to the time of each method, with 95 % margins, in one table per model.
 
 python benchmarks/panda.py --model mini,ViT-B-32:random --method clip,tent
 """
@@ -20,16 +20,16 @@ REFRESH_EVERY = 10
 PANDA: dict[str, dict[str, Any]] = {
     "fixed beta": {"beta": 0.5},  # as in the paper; any number costs the same
     "auto": {},
-    "between": {"refresh_every": REFRESH_EVERY},  # a batch that draws no negatives
+    "between": {"refresh_every": REFRESH_EVERY},  # a batch between two refreshes draws no negatives
 }
 
 
 def main() -> None:
-    measure_methods(__doc__, "times the plain method", measure)
+    measure_methods(__doc__, "with Panda: ratio to the plain method", measure)
 
 
 def measure(name: str, classifier: Classifier, images: Tensor, arguments: argparse.Namespace) -> dict[str, object]:
-    """One row: the plain method in milliseconds, and how many times as long it takes with Panda."""
+    """Measure one row: the plain method in milliseconds, and the ratios with Panda."""
     methods = {"plain": create_method(name, classifier)}
     methods |= {kind: create_method(f"{name}+panda", classifier, **options) for kind, options in PANDA.items()}
     restore = {kind: warm_up(method, images) for kind, method in methods.items()}

@@ -1,4 +1,4 @@
-"""Whether long streams stay as fast and as small as they begin.
+"""Check that speed and memory stay constant over long streams.
 
 python benchmarks/soak.py --images 200000 --method tent+panda,dmn+panda,predict
 """
@@ -19,16 +19,18 @@ from tta_panda import create_method, predict_stream
 from tta_panda.evaluation.memory import memory_in_use
 from tta_panda.methods.base import Method
 
-PICTURES = 1000  # shown again and again, under new noise
+PICTURES = 1000  # repeated with new noise
 NOISE = 20.0  # standard deviation, of 255
 
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--readings", type=int, default=50, help="readings of time and memory along a stream")
+    parser.add_argument("--readings", type=int, default=50, help="number of measurements along a stream")
     parser.add_argument("--images", type=int, default=20_000, help="length of each stream")
     parser.add_argument(
-        "--method", default="tent+panda,dmn+panda,predict", help="`predict` is tta_panda.predict_stream"
+        "--method",
+        default="tent+panda,dmn+panda,predict",
+        help="comma-separated; predict is predict_stream",
     )
     arguments = parser.parse_args()
     size, batches = arguments.batch_size, arguments.images // arguments.batch_size
@@ -44,7 +46,7 @@ def main() -> None:
         is_predict = name == "predict"
         method = create_method("clip+panda" if is_predict else name, classifier)
         stream = _predict(method, pictures, size) if is_predict else _adapt(method, pictures, size)
-        memory, ratios = [], []  # after each reading; the time of a batch over that of a bare encoder pass
+        memory, ratios = [], []  # after each reading; time of a batch divided by that of an encoder pass
         for reading in range(arguments.readings):
             start = now()
             steps = (reading + 1) * batches // arguments.readings - reading * batches // arguments.readings
@@ -60,7 +62,7 @@ def main() -> None:
 
 
 def summarise(memory: list[float], ratios: list[float]) -> dict[str, object]:
-    """Memory in MiB and time over the encoder's, without the first tenth of the readings."""
+    """Summarise memory in MiB and time relative to the encoder, without the first tenth of the readings."""
     memory, ratios = memory[len(memory) // 10 :], ratios[len(ratios) // 10 :]
     half = len(ratios) // 2
     return {
@@ -73,7 +75,7 @@ def summarise(memory: list[float], ratios: list[float]) -> dict[str, object]:
 
 
 def _adapt(method: Method, pictures: Tensor, size: int) -> Iterator[Tensor]:
-    """Adapt without end to pictures under noise that is new each time."""
+    """Adapt endlessly to pictures with new noise."""
     generator = torch.Generator().manual_seed(0)
     for start in itertools.count(step=size):
         batch = pictures[torch.arange(start, start + size) % len(pictures)]
@@ -82,7 +84,7 @@ def _adapt(method: Method, pictures: Tensor, size: int) -> Iterator[Tensor]:
 
 
 def _predict(method: Method, pictures: Tensor, size: int) -> Iterator[object]:
-    """Batches of predictions without end."""
+    """Predict pictures endlessly, batch by batch."""
     predictions = predict_stream(method, itertools.cycle(pictures), batch_size=size)
     while True:
         yield list(itertools.islice(predictions, size))

@@ -1,4 +1,4 @@
-"""Many results from one pass: frozen methods with ten betas each, beside a single run.
+"""Measure the time of sweeps over ten betas, which share encoder passes, relative to a single run.
 
 python benchmarks/sweep.py
 """
@@ -51,7 +51,7 @@ def main() -> None:
                     "from a cache": timings.ratio("cached", "one"),
                 }
             )
-    print_table(rows, f"{arguments.model}, {BATCHES} batches of {arguments.batch_size} images, beside clip+panda.")
+    print_table(rows, f"{arguments.model}, {BATCHES} batches of {arguments.batch_size} images, relative to clip+panda.")
 
 
 if __name__ == "__main__":

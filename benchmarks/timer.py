@@ -1,4 +1,4 @@
-"""Time several ways to do the same work, interleaved: a machine that slows down slows all of them alike."""
+"""Time alternatives in interleaved rounds, so that a machine that slows down affects all of them alike."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Work = Callable[[], object]
 
 
 class Estimate(NamedTuple):
-    """A median with its 95 % margin (the notch of a box plot)."""
+    """A median with its 95 % margin, as in the notch of a box plot."""
 
     median: float
     margin: float
@@ -32,14 +32,14 @@ class Estimate(NamedTuple):
 
 
 class Timings(dict[str, list[float]]):
-    """Seconds of every way, round by round."""
+    """Seconds of each alternative, by round."""
 
     def milliseconds(self, way: str) -> float:
-        """Median time of a way."""
+        """Median time of an alternative."""
         return 1000 * Estimate.of(self[way]).median
 
     def ratio(self, way: str, other: str) -> Estimate:
-        """How many times as long `way` takes as `other`, compared within rounds."""
+        """Time of `way` divided by that of `other`, within rounds."""
         return Estimate.of([a / b for a, b in zip(self[way], self[other], strict=True)])
 
 
@@ -52,14 +52,14 @@ def interleave(
     precision: float = 0.01,
     cpu_time: bool = False,
 ) -> Timings:
-    """Call every way once to warm up, then once per round, in a new random order each time.
+    """Call every alternative once to warm up, then once per round, in a new random order each time.
 
     Args:
-        ways: what to time, by name. Ratios to the first one decide when to stop.
-        before: called before each call of the way of the same name, and not timed.
-        device: a GPU is synchronised before every reading of the clock.
+        ways: functions to time, by name. Ratios to the first one decide when to stop.
+        before: functions to call, untimed, before each call of the function of the same name.
+        device: device to synchronise before reading the clock.
         rounds: number of rounds; by default, until all margins are at most `precision`, within 10 to 300 rounds.
-        cpu_time: measure CPU time of this process, for machines that do other work at the same time.
+        cpu_time: measure the CPU time of this process, for machines with other work.
     """
     timings, order = Timings({way: [] for way in ways}), random.Random(0)
     baseline = next(iter(ways))

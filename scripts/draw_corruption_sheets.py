@@ -1,4 +1,4 @@
-"""Draw the contact sheets of the documentation, from pictures that are themselves drawn."""
+"""Draw the contact sheets of corruptions in the documentation, from generated pictures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.data.glyphs import draw_background, place_symbol, to_uint8
 from tta_panda.data.make import draw_sheet
 
-# name, scale, place of the middle from the picture's middle, both as shares of its side
+# name, scale and offset of the centre from that of the picture, as fractions of its side
 SCENE = (
     ("umbrella", 0.55, (-0.2, -0.12)),
     ("snowman", 0.45, (0.24, 0.22)),
@@ -23,10 +23,10 @@ SCENE = (
 
 
 def draw_scene(size: int, seed: int) -> NDArray[np.uint8]:
-    """A few things in front of a cloudy background with some texture."""
+    """Draw a few things in front of a cloudy background with some texture."""
     rng = np.random.default_rng(seed)
     canvas = draw_background(rng, size, kind="cloudy")
-    canvas = 0.5 * canvas + 0.2 * draw_background(rng, size, kind="striped")  # dim, for snow and light to show
+    canvas = 0.5 * canvas + 0.2 * draw_background(rng, size, kind="striped")  # dim, so that snow and light are visible
     for name, scale, centre in SCENE:
         place_symbol(canvas, name, rng, scale, np.array(centre))
     return to_uint8(np.clip(canvas, 0, 1).astype(np.float32))
@@ -41,7 +41,7 @@ def draw_single(size: int, seed: int) -> NDArray[np.uint8]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("docs/images"))
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("docs/images"), help="output folder")
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     draw_sheet(draw_single(32, seed=24), CORRUPTIONS).save(folder / "corruptions-32.png", optimize=True)

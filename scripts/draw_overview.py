@@ -1,6 +1,6 @@
-"""Draw the picture of the README: corrupted photographs, their negatives, and what the offset does to the predictions.
+"""Draw the figure of the README: corrupted photographs, their negatives, and predictions without and with Panda.
 
-pip install scikit-image "tta-panda[lite]"   # five photographs that anyone may use, and a model that reads them
+pip install scikit-image "tta-panda[lite]"   # five free photographs, and a model for photographs
 python scripts/draw_overview.py docs/images/overview.jpg
 """
 
@@ -34,7 +34,7 @@ CROPS, SIDE, CORRUPTION = 20, 224, "gaussian_noise"
 
 
 def crop_photographs(names: Sequence[str]) -> tuple[np.ndarray, Tensor]:
-    """Random square crops (N, H, W, 3) of each photograph in random order, and their classes (N,)."""
+    """Crop random squares (N, H, W, 3) from the photographs, in random order; also return their classes (N,)."""
     rng = np.random.default_rng(0)
     crops = []
     for file, name in PHOTOGRAPHS.items():
@@ -50,7 +50,7 @@ def crop_photographs(names: Sequence[str]) -> tuple[np.ndarray, Tensor]:
 
 
 def show_images(axes: Axes, images: Tensor, columns: int, title: str) -> None:
-    """Images (N, 3, H, W) side by side with a thin gap."""
+    """Show images (N, 3, H, W) in a grid with thin gaps."""
     padded = torch.nn.functional.pad(images, (4, 4, 4, 4), value=1.0)
     rows = [torch.cat(list(row), dim=2) for row in padded.split(columns)]
     axes.imshow(torch.cat(rows, dim=1).permute(1, 2, 0).numpy())

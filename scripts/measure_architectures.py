@@ -1,4 +1,4 @@
-"""Write the table of sizes that `tta-panda ls models` reads, for the installed version of open_clip."""
+"""Measure the sizes of models that `tta-panda ls models` lists, with the installed version of open_clip."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tta_panda.models.openclip import open_clip_silenced
 
 
 def measure(architecture: str) -> tuple[int | None, int | None]:
-    """Parameters and input size of an architecture, made without memory for its weights.
+    """Count the parameters and find the input size of an architecture, without memory for its weights.
 
-    None for what is not known: both, where a configuration describes no image tower, and the parameters, where the
-    text tower belongs to another library, whose configuration would have to be fetched.
+    Both are None if the configuration describes no image tower. The parameters are None if the text tower is from
+    another library, since its configuration would have to be downloaded.
     """
     config = open_clip.get_model_config(architecture)
     if "vision_cfg" not in config:
@@ -32,7 +32,7 @@ def measure(architecture: str) -> tuple[int | None, int | None]:
 
 
 def measure_lite0() -> tuple[int, int]:
-    """The same for the network of timm's."""
+    """Count the parameters and find the input size of lite0, a network of timm."""
     network = timm.create_model(LITE0)
     size = timm.data.resolve_model_data_config(network)["input_size"][-1]
     return sum(parameter.numel() for parameter in network.parameters()), size

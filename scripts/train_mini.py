@@ -1,12 +1,12 @@
-"""Train the embedded `mini` model: a small open_clip ViT CLIP on captioned pictures of symbols.
+"""Train the embedded model `mini`, a small open_clip ViT, on captioned pictures of symbols.
 
-    python scripts/train_mini.py --work-dir build/mini            # train, or go on where an interrupted run stopped
+    python scripts/train_mini.py --work-dir build/mini            # train, or resume an interrupted run
     python scripts/train_mini.py --work-dir build/mini --export   # write the weights into the package
 
-Step `s` draws its pictures from the generator `(seed, s)`, so a resumed run sees what an uninterrupted one would.
-The loss is CLIP's symmetric contrastive loss; captions in a batch that say the same thing in other words are positives
+Step `s` draws its pictures from the generator `(seed, s)`, so a resumed run has the same pictures as an uninterrupted
+one. The loss is CLIP's symmetric contrastive loss, but captions in a batch that describe the same concept are positives
 of each other instead of false negatives. The first part of training drops half of the image tokens, which doubles the
-speed (Li et al. 2023, "Scaling Language-Image Pre-training via Masking"). No corrupted image is ever shown.
+speed (Li et al. 2023, "Scaling Language-Image Pre-training via Masking"). No corrupted image is used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ VALIDATION_SEED = 10_000
 
 
 class CaptionedBatches(Dataset[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]):
-    """Item `s` is the whole batch of step `s`."""
+    """Captioned training batches; item `s` is the batch of step `s`."""
 
     def __init__(self, steps: int, batch_size: int, seed: int):
         self.steps, self.batch_size, self.seed = steps, batch_size, seed
@@ -74,7 +74,7 @@ def contrastive_loss(
 
 @torch.no_grad()
 def validation_accuracy(model: open_clip.CLIP, images_per_class: int = 50) -> float:
-    """Zero-shot accuracy on clean pictures of the validation symbols."""
+    """Measure the zero-shot accuracy on clean pictures of the validation symbols."""
     model.eval()
     rng = np.random.default_rng(VALIDATION_SEED)
     pictures = [draw_symbol(name, rng) for name in VALIDATION_CLASSES for _ in range(images_per_class)]
@@ -151,7 +151,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def export(work_dir: Path) -> None:
-    """Write the checkpoint's weights as fp16 safetensors into the package."""
+    """Write the weights of the checkpoint into the package, as fp16 safetensors."""
     state = torch.load(work_dir / "checkpoint.pt", weights_only=True)
     weights = {name: tensor.half().contiguous() for name, tensor in state["model"].items()}
     save_file(weights, WEIGHTS, metadata={"step": str(state["step"])})
@@ -164,9 +164,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=8000)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--masked-share", type=float, default=0.6, help="share of the steps that drop half the tokens")
+    parser.add_argument(
+        "--masked-share", type=float, default=0.6, help="fraction of steps that drop half of the tokens"
+    )
     parser.add_argument("--save-every", type=int, default=500, help="steps between checkpoints")
-    parser.add_argument("--workers", type=int, default=1, help="processes that draw pictures; 0 draws in this one")
+    parser.add_argument("--workers", type=int, default=1, help="processes that draw pictures; 0 uses this process")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--export", action="store_true", help="write the weights into the package instead of training")
     return parser

@@ -27,10 +27,10 @@ import gradio as gr
 from tta_panda.app import batch as batches
 from tta_panda.app import records, server, stream
 from tta_panda.app import video as videos
-from tta_panda.app.batch import UNLABELLED, EncodedBatch, batch_outcome, frozen_methods, negatives_large
+from tta_panda.app.batch import UNLABELLED, EncodedBatch, frozen_methods, render_negatives, render_outcome
 from tta_panda.app.drawing import Series, class_table, sheet, tiles
-from tta_panda.app.records import as_grid, difference, read_comparisons_of, record_classes, records_of, tables_of
-from tta_panda.app.stream import PANDA, PLAIN, Player, Setting, stream_charts, stream_classes
+from tta_panda.app.records import as_grid, difference, read_folder, records_of, render_record, tables_of
+from tta_panda.app.stream import PANDA, PLAIN, Player, Setting, render_charts, render_classes
 from tta_panda.app.video import frames, predict_frame
 from tta_panda.cli.explore import explore
 from tta_panda.data.corruptions import corrupt_batch
@@ -51,14 +51,14 @@ def batch(mini_classifier) -> EncodedBatch:
 def test_a_batch_at_any_beta_is_what_the_method_says(batch, mini_classifier, beta):
     method = create_method("clip+panda", mini_classifier, beta=beta)
     expected = method.adapt(batch.pictures.tensor).softmax(dim=1)
-    torch.testing.assert_close(batch.at(beta).probabilities, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(batch.predict(beta).probabilities, expected, atol=1e-5, rtol=0)
 
 
 def test_auto_is_marked_and_chosen_as_on_a_first_batch(batch, mini_classifier):
     method = create_method("clip+panda", mini_classifier)
     method.adapt(batch.pictures.tensor)
-    batch.at(1.7)  # forgets nothing, learns nothing
-    assert batch.auto.beta == pytest.approx(method.beta, abs=1e-6) == pytest.approx(batch.at("auto").beta)
+    batch.predict(1.7)  # forgets nothing, learns nothing
+    assert batch.auto.beta == pytest.approx(method.beta, abs=1e-6) == pytest.approx(batch.predict("auto").beta)
 
 
 def test_moving_beta_encodes_nothing(batch, mini_classifier, monkeypatch):
@@ -66,11 +66,11 @@ def test_moving_beta_encodes_nothing(batch, mini_classifier, monkeypatch):
         raise AssertionError("encoded again")
 
     monkeypatch.setattr(mini_classifier.model, "encode_image", refuse)
-    assert batch.at(0.2).predicted.shape == (40,)
+    assert batch.predict(0.2).predicted.shape == (40,)
 
 
 def test_accuracy_bias_and_counts_of_a_batch(batch):
-    outcome, labels = batch.at(0.5), batch.pictures.labels.numpy()
+    outcome, labels = batch.predict(0.5), batch.pictures.labels.numpy()
     probabilities = outcome.probabilities.numpy()
     predicted = probabilities.argmax(axis=1)
     assert outcome.metrics.accuracy == pytest.approx((predicted == labels).mean())
@@ -89,13 +89,13 @@ def test_what_negatives_resemble(batch, mini_classifier):
 @pytest.mark.parametrize("method", frozen_methods())
 def test_every_method_that_is_offered_moves_with_beta(mini_classifier, batch, method):
     other = EncodedBatch(batch.pictures, mini_classifier, method)
-    assert not torch.equal(other.at(0.0).probabilities, other.at(1.0).probabilities)
+    assert not torch.equal(other.predict(0.0).probabilities, other.predict(1.0).probabilities)
 
 
 def test_the_numbers_shown_follow_beta(batch):
-    accuracies = {beta: f"{batch.at(beta).metrics.accuracy:.1%}" for beta in (0.0, 0.5)}
+    accuracies = {beta: f"{batch.predict(beta).metrics.accuracy:.1%}" for beta in (0.0, 0.5)}
     for beta, accuracy in accuracies.items():
-        shown = batch_outcome(batch, batch.at(beta))
+        shown = render_outcome(batch, batch.predict(beta))
         row = re.search(rf'<th scope="row">β = {beta:.2f}</th><td>([^<]*)</td>', shown)
         assert row[1] == accuracy
         assert shown.count('role="img"') == 40
@@ -127,7 +127,7 @@ def test_uploads_have_no_labels(folder, mini, mini_classifier):
     assert found.labels.tolist() == [UNLABELLED] * 3
     shown = EncodedBatch(found, batches.shared_classifier("mini", found.class_names))
     assert shown.auto.metrics is None and shown.label_counts is None
-    assert "✓" not in batch_outcome(shown, shown.auto)
+    assert "✓" not in render_outcome(shown, shown.auto)
 
 
 def test_labels_of_folders_with_underscores_are_kept(tmp_path, mini):
@@ -158,7 +158,7 @@ def test_what_is_wrong_with_pictures_is_a_sentence(folder, mini):
 
 
 def test_negatives_are_shown_beside_the_classes_that_they_look_like(batch):
-    shown = negatives_large(batch)
+    shown = render_negatives(batch)
     assert shown.count("<img") == len(batch.negatives) == 4
     best = batch.class_names[int(batch.negatives_resemble[0].argmax())]
     assert shown.split("negative 1 of 4</b>")[1].startswith('<div class="bar"')
@@ -189,7 +189,7 @@ def test_the_corruption_changes_on_the_way(mini_classifier):
         batches.append(player.methods[PANDA].passes.batches)
     assert batches == [1, 2, 1, 1]  # goes on, goes on, and starts afresh with each domain
     assert player.names == (PLAIN, PANDA)
-    charts = stream_charts(player)
+    charts = render_charts(player)
     assert charts.count("<svg") == 3 and "frost" in charts
     for curves in player.steps[-1].curves.values():  # each chart says its latest values
         assert all(f"{name} {value:.4g}" in charts for name, value in curves.items())
@@ -208,7 +208,7 @@ def test_two_streams_do_not_disturb_each_other(mini_classifier):
 def test_orders_play(mini_classifier, order):
     player = Player(mini_classifier, PANDA)
     player.step(Setting(DATA, "all" if order == "mixed" else "fog", order=order, batch_size=5))
-    assert "All 5 pictures" in stream_classes(player)
+    assert "All 5 pictures" in render_classes(player)
 
 
 def test_names_are_escaped_and_pictures_described():
@@ -241,7 +241,7 @@ def store(tmp_path):
 
 
 def test_a_folder_of_records_as_a_grid(store):
-    [comparison] = read_comparisons_of(str(store("runs", 0.1).root)).values()
+    [comparison] = read_folder(str(store("runs", 0.1).root)).values()
     grid = as_grid(tables_of(comparison)["Accuracy (%)"])
     assert grid["headers"] == ["corruption", "clip", "clip+panda", "Δ"]
     assert [row[0] for row in grid["data"]] == ["snow", "fog", "mean of 2"]
@@ -254,10 +254,10 @@ def test_a_folder_of_records_as_a_grid(store):
 
 
 def test_a_cell_leads_to_its_records(store):
-    [comparison] = read_comparisons_of(str(store("runs", 0.1).root)).values()
+    [comparison] = read_folder(str(store("runs", 0.1).root)).values()
     records = records_of(comparison, "fog", "clip+panda")
     assert [record.config.stream.seed for record in records] == [0, 1]
-    shown = record_classes(records[1], "fog")
+    shown = render_record(records[1], "fog")
     assert "clip+panda on fog, seed 1" in shown and ">70</td>" in shown
     assert records_of(comparison, "mean of 2", "clip+panda") == []
 
@@ -265,7 +265,7 @@ def test_a_cell_leads_to_its_records(store):
 def test_two_folders_compared(store):
     tables = []
     for name, gain in (("new", 0.2), ("old", 0.1)):
-        [comparison] = read_comparisons_of(str(store(name, gain).root)).values()
+        [comparison] = read_folder(str(store(name, gain).root)).values()
         tables.append(next(iter(tables_of(comparison).values())))
     change = difference(*tables)
     assert [column.title for column in change.columns] == ["clip", "clip+panda"]
@@ -276,7 +276,7 @@ def test_two_folders_compared(store):
 
 def test_a_folder_without_records_is_a_sentence(tmp_path):
     with pytest.raises(StoreError, match="tta-panda bench"):
-        read_comparisons_of(str(tmp_path / "nothing"))
+        read_folder(str(tmp_path / "nothing"))
 
 
 @pytest.fixture
@@ -323,7 +323,7 @@ def answer(hosts: tuple[str, ...], token: str | None = None, query: str = "", **
 
     asked = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "headers": asked, "query_string": query.encode(), "path": "/", "client": ("127.0.0.1", 1)}
-    asyncio.run(server.OnlyThisPage(page, hosts, token)(scope, None, note))
+    asyncio.run(server.RequestFilter(page, hosts, token)(scope, None, note))
     given = dict(sent[0]["headers"])
     assert given[b"content-security-policy"] == server.POLICY
     return sent[0]["status"], given.get(b"set-cookie", b"")
@@ -331,7 +331,7 @@ def answer(hosts: tuple[str, ...], token: str | None = None, query: str = "", **
 
 def test_pages_of_other_addresses_get_no_answer():
     here = ("127.0.0.1", "localhost", "::1")
-    assert server.own_names(inspect.signature(explore).parameters["host"].default) == here
+    assert server.host_names(inspect.signature(explore).parameters["host"].default) == here
     for host in ("127.0.0.1:7860", "localhost:7860", "[::1]:7860", "localhost"):
         assert answer(here, host=host) == answer(here, host=host, origin=f"http://{host}") == (200, b"")
         for elsewhere in ("https://example.com", "null", "", "http://localhost:80", f"http://{host}.example.com"):
@@ -341,7 +341,7 @@ def test_pages_of_other_addresses_get_no_answer():
 
 
 def test_other_machines_need_the_token_and_a_name_of_this_one():
-    names = server.own_names("0.0.0.0")
+    names = server.host_names("0.0.0.0")
     host = f"{socket.gethostname()}:7860"
     for asked in (host, "10.1.2.3:7860", "[fe80::1]:7860"):
         assert answer(names, "secret", host=asked)[0] == 403
@@ -376,7 +376,7 @@ def test_what_the_fields_of_a_batch_do(folder):
     batch, slider, outcome, sheets, negatives = encode(batches.EMBEDDED, "", None, "")
     assert slider["value"] == round(batch.auto.beta, 2) and "Predictions for 20 pictures" in outcome
     assert f"--auto: {batch.auto.beta / 2:.3f}" in sheets and "negative 2 of 2" in negatives
-    assert "β = 0.70" in batches._at(batch, 0.7)[1] and batches._at(batch)[1] == outcome
+    assert "β = 0.70" in batches._show_beta(batch, 0.7)[1] and batches._show_beta(batch)[1] == outcome
     assert "Predictions for 6 pictures" in encode(batches.FOLDER, str(folder), None, "")[2]
     assert "Predictions for 1 picture<" in encode(batches.UPLOAD, "", [folder / "gear" / "0.png"], "cat, dog")[2]
     for source in (batches.UPLOAD, batches.FOLDER):  # nothing was asked for yet, so nothing is wrong
@@ -384,10 +384,10 @@ def test_what_the_fields_of_a_batch_do(folder):
 
 
 def test_own_pictures_are_not_corrupted_and_have_a_model_of_their_own():
-    *shown, corruption, model = batches._fields_of(batches.FOLDER, "lite0")
+    *shown, corruption, model = batches._update_fields(batches.FOLDER, "lite0")
     assert [each["visible"] for each in shown] == [False, True, False, True]
     assert (corruption["value"], model["value"]) == ("clean", "lite0")
-    assert [each["value"] for each in batches._fields_of(batches.EMBEDDED, "lite0")[-2:]] == ["fog", "mini"]
+    assert [each["value"] for each in batches._update_fields(batches.EMBEDDED, "lite0")[-2:]] == ["fog", "mini"]
 
 
 def test_what_the_buttons_of_a_stream_do():
@@ -406,18 +406,19 @@ def test_what_the_fields_of_results_do(store):
     chosen = gr.SelectData(None, {"index": [0, 2], "value": 0.1, "row_value": ["fog"]})
     shown, record = records._choose_cell(folders, title["value"], table["value"], chosen)
     assert shown.count("clip+panda on fog") == 4 and record["visible"]
-    with pytest.raises(gr.Error, match="Name a folder of records"):
+    with pytest.raises(gr.Error, match="Enter a folder of records"):
         records._open("", "")
 
 
 def test_frames_of_a_video_and_a_camera_are_predicted(video):
-    [*_, shown] = videos._play(str(video), "cat, dog", "mini", "clip", "panda", 3)
+    [*_, shown] = videos._predict_video(str(video), "cat, dog", "mini", "clip", "panda", 3)
     assert shown.count("<figure") == 3
-    method, said = videos._look(None, np.zeros((48, 64, 3), np.uint8), "cat, dog", "mini", "clip", "none")
+    method, said = videos._predict_camera(None, np.zeros((48, 64, 3), np.uint8), "cat, dog", "mini", "clip", "none")
     assert (
-        "%" in said and videos._look(method, np.zeros((48, 64, 3), np.uint8), "x", "mini", "clip", "none")[0] is method
+        "%" in said
+        and videos._predict_camera(method, np.zeros((48, 64, 3), np.uint8), "x", "mini", "clip", "none")[0] is method
     )
     with pytest.raises(gr.Error, match="Upload a video first"):
-        list(videos._play(None, "cat, dog", "mini", "clip", "none", 1))
+        list(videos._predict_video(None, "cat, dog", "mini", "clip", "none", 1))
     with pytest.raises(gr.Error, match="two or more names"):
-        list(videos._play(str(video), "cat", "mini", "clip", "none", 1))
+        list(videos._predict_video(str(video), "cat", "mini", "clip", "none", 1))

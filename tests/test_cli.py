@@ -269,7 +269,7 @@ def test_options_come_from_a_file_and_the_command_line_counts_more(succeeded, tt
     assert (rows[1]["options"]["beta"], rows[1]["options"]["lr"]) == (0.3, 1e-3)
     for text, message in {
         "methd: clip": "Unknown option in run.yaml 'methd'. Did you mean 'method'",
-        "- clip": "a value for each option",
+        "- clip": "must map options to values",
         "a: b: c": "Cannot read the configuration run.yaml",
         "limit: many": "Invalid value for '--limit'",
     }.items():

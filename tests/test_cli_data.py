@@ -122,8 +122,8 @@ def test_run_on_images_on_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["corrupt", "only-one"], "Two folders are needed"),
-        (["corrupt", "--sheet", "sheet.png"], "drawn of one image"),
+        (["corrupt", "only-one"], "Name two folders"),
+        (["corrupt", "--sheet", "sheet.png"], "takes one image"),
         (["data", "make", "cifar10", "--from", ".", "-o", "."], "Did you mean 'cifar10-c'"),
         (["data", "download", "imagenet", "-o", "."], "Did you mean 'imagenet-c'"),
         (["data", "check", "no-such-folder"], "There is no folder"),

@@ -73,7 +73,7 @@ def test_photographs_have_a_model_and_data_of_their_own(tmp_path, capsys):
     assert found["runs"] == 2 * 6 * (4 + 4 + 4) * 5
     with pytest.raises(UnknownNameError, match="'trained' or"):
         reproduce(*arguments, "--method", "train")
-    with pytest.raises(InvalidInputError, match="table-photos has data and a model of its own: reproduce it alone"):
+    with pytest.raises(InvalidInputError, match="table-photos has its own data and model: reproduce it alone"):
         reproduce("table-main", *arguments)
 
 

@@ -52,7 +52,7 @@ def test_a_folder_to_csv(run, tmp_path):
 
 
 def test_an_encoder_of_ones_own(run):
-    assert "need more than this model has: none" in run("own_encoder.py")
+    assert "this model does not support: none" in run("own_encoder.py")
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tta_panda.cli import app, main
-from tta_panda.cli.common import print_rows, say
+from tta_panda.cli.common import print_rows, print_stderr
 from tta_panda.cli.report import write_report
 from tta_panda.escapes import csv_text, latex_text, markdown_text, printable
 from tta_panda.evaluation.store import RunStore
@@ -178,7 +178,7 @@ def test_terminals_get_names_without_markup_or_control_characters(capsys):
     for name in NAMES:
         assert printable(name) in text
     print_rows(make_console(), [{"name": name, "options": {name: name}} for name in NAMES])
-    say(f"error: {NAMES[18]}\nsecond line")
+    print_stderr(f"error: {NAMES[18]}\nsecond line")
     printed = capsys.readouterr()
     assert all(name in printed.out for name in ("[red]x[/red]", ":heart:", r"\x1b[31m"))
     assert printed.err.splitlines() == [r"error: escape \x1b[31m\x07", "second line"]

@@ -21,6 +21,7 @@ import tta_panda
 from tta_panda.cli import app
 from tta_panda.errors import DataError, InvalidInputError, StoreError, WorkerError
 from tta_panda.executors import Executor
+from tta_panda.methods import DEBIASES
 from tta_panda.methods.base import adapt_beside_plain
 from tta_panda.methods.state import read_state
 from tta_panda.prediction import job as job_module
@@ -128,7 +129,7 @@ def test_what_cannot_be_read_is_named_in_its_place(method, paths):
 def test_arguments_are_checked_at_the_call(method):
     with pytest.raises(InvalidInputError, match=r"batch_size must be .*got 0"):
         tta_panda.predict_stream(method, [], batch_size=0)
-    with pytest.raises(InvalidInputError, match="got a single path"):
+    with pytest.raises(InvalidInputError, match="got one path"):
         tta_panda.predict_stream(method, "a.png")
 
 
@@ -153,6 +154,14 @@ def test_the_default_model_reads_photographs_and_the_default_method_has_no_fixed
     assert asked == ["ViT-B-32-quickgelu:openai"]
     assert found.explanation.splitlines()[-1].startswith("clip+panda+level changed")
     assert found.summary["gamma"] is not None
+
+
+@pytest.mark.parametrize("name", ["clip", *(f"clip+{debias}" for debias in DEBIASES)])
+def test_the_explanation_names_a_method_object_in_full(few, mini_classifier, name):
+    method = tta_panda.create_method(name, mini_classifier)
+    assert method.name == name
+    found = tta_panda.predict(few, method=method, progress=False)
+    assert found.explanation.splitlines()[-1].startswith(f"{name} changed")
 
 
 def test_one_call_predicts_pictures_of_any_kind(few, mini, images, method):
@@ -208,7 +217,7 @@ def test_no_change_has_its_reason(few, mini_classifier, name, options, reason):
 
 
 def test_mini_is_for_symbols(few, mini):
-    with pytest.warns(tta_panda.TtaPandaWarning, match="mini only knows the embedded symbols, not cat, dog"):
+    with pytest.warns(tta_panda.TtaPandaWarning, match="mini only recognises the embedded symbols, not cat, dog"):
         tta_panda.predict(few, ["cat", "dog", "heart"], model="mini", method="clip", progress=False)
 
 
@@ -304,7 +313,7 @@ def test_a_job_that_stopped_anywhere_gives_the_same_files(paths, tmp_path, suffi
 
     whole = run(job("a"), paths)
     interrupted = run(job("b"), paths, batches=batches)
-    with interrupted.output.growing.open("ab") as appended:
+    with interrupted.output.work_path.open("ab") as appended:
         appended.write(b"half a li")  # what a killed process may leave behind its last checkpoint
     resumed = run(job("b"), paths, resume=True)
     if suffix == "parquet":
@@ -327,7 +336,7 @@ def test_a_job_is_resumed_with_the_same_pictures_and_settings_only(paths, tmp_pa
     run(make_job(output), paths, batches=1)
     with pytest.raises(InvalidInputError, match="--resume"):
         run(make_job(output), paths)
-    with pytest.raises(DataError, match="not those"):
+    with pytest.raises(DataError, match="not the ones"):
         run(make_job(output), paths[1:], resume=True)
     with pytest.raises(InvalidInputError, match="another classes"):
         run(make_job(output, replace(CONFIG, classes=["cat", "dog"])), paths, resume=True)
@@ -391,7 +400,7 @@ def test_every_shard_is_a_stream_of_its_own(paths, tmp_path, method):
         method.reset()
         expected += map(as_row, tta_panda.predict_stream(method, paths[first : first + 10], batch_size=4))
     assert list(read_rows(tmp_path / "rows.csv")) == expected
-    assert job.summary.explain("tent+panda")[0].startswith("The last of 3 shards, each a stream of its own: The neg")
+    assert job.summary.explain("tent+panda")[0].startswith("The last of 3 shards, which are separate streams: The neg")
     assert (job.summary.pictures, job.summary.skipped) == (24, 2)
     assert job.summary.changed == sum(row["predicted"] != row["plain_predicted"] for row in expected)
 
@@ -451,7 +460,7 @@ def test_the_command_divides_pictures_among_workers(few, tmp_path):
         ((".", "-o", "a.txt", "--classes", "a,b"), "by suffix"),
         ((".", "--workers", "2"), "give --output"),
         ((".", "--engine", "ray", "-o", "rows.csv", "--state", "state"), "omit --state"),
-        (("--engine", "ray", "-o", "rows.csv", "--watch", "."), "not --watch"),
+        (("--engine", "ray", "-o", "rows.csv", "--watch", "."), "omit --watch"),
         ((".", "--address", "auto"), "--engine ray"),
     ],
 )

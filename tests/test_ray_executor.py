@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,16 @@ def test_mistakes_get_a_sentence(monkeypatch, tmp_path) -> None:
     }.items():
         result = CliRunner().invoke(app, ["bench", *options, "-o", str(tmp_path)])
         assert result.exit_code == 1 and message in str(result.exception)
+
+
+def authentication(_task: object, _report: object) -> str | None:
+    return os.environ.get("RAY_AUTH_MODE")
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_started_takes_calls_with_its_token_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    assert [mode for _, mode in RayExecutor(workers=1).run(authentication, [Job(0)])] == ["token"]
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ GOES_ON = {
     "bench --workers": "Finished runs are in {output}; the same command continues from there.",
     "reproduce": "Finished runs are in {output}; the same command continues from there.",
     "data make": "Finished files are in {output}; the same command makes the others.",
-    "corrupt": "Finished images are in {output}; the same command goes on from there.",
-    "predict --state": "What is predicted is kept; the same command with --resume completes {output}/rows.csv.",
+    "corrupt": "Finished images are in {output}; the same command continues from there.",
+    "predict --state": "Finished predictions are kept; the same command with --resume completes {output}/rows.csv.",
 }
 
 

@@ -1,1 +1,1 @@
-"""The explorer: what Panda does to pictures, streams and results, in a browser."""
+"""The explorer: a web page to try Panda on pictures and streams, and to browse results."""

@@ -1,4 +1,4 @@
-"""The tab of a batch: pictures of embedded data, of a folder or uploaded, encoded once and predicted at any beta."""
+"""The tab for batches: encode pictures from embedded data, a folder or an upload once, and predict at any beta."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tta_panda.app.common import (
     LABELS,
     MINI,
     NO_PROGRESS,
-    counted,
     embedded_data,
     errors_shown,
     metric_cells,
+    quantity,
     shared_classifier,
     shared_model,
     split_names,
@@ -50,54 +50,56 @@ from tta_panda.reporting.figures import PANDA_COLOUR, PLAIN_COLOUR
 EMBEDDED, FOLDER, UPLOAD = "embedded data", "a folder", "uploaded files"
 FIRST_CORRUPTION = "fog"
 MAX_BETA = 2.0
-NEGATIVES_LEAD = "Shuffled patches hold no object, so the classes that they look like are what the corruption pulls to."
+NEGATIVES_LEAD = (
+    "Shuffled patches show no object, so the classes that they resemble are those that the corruption favours."
+)
 MAX_NEGATIVES = 8
-"""That are shown large."""
-NO_PICTURES = {FOLDER: "Name a folder of pictures, and press Show.", UPLOAD: "Upload pictures to see predictions."}
-NO_CLASSES = "Cannot infer the class names from sub-folders; write two or more under Classes, as in: cat, dog, bird."
+"""Number of negatives shown at full size."""
+NO_PICTURES = {FOLDER: "Enter a folder of pictures, and press Show.", UPLOAD: "Upload pictures to see predictions."}
+NO_CLASSES = "Cannot infer the class names from sub-folders; enter two or more under Classes, such as: cat, dog, bird."
 UNLABELLED = -1
-"""The label of a picture of unknown class."""
+"""The label of a picture whose class is not known."""
 
 
 def frozen_methods() -> list[str]:
-    """Methods that encode each picture once, for any beta."""
+    """Names of the methods that need one encoder pass per picture, whatever the beta."""
     found = {name: METHODS.get(name) for name in METHODS}
     return [name for name, kind in found.items() if issubclass(kind, FrozenMethod) and not issubclass(kind, ViewMethod)]
 
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """A batch of pictures of one size, with the classes that they may belong to."""
+    """A batch of pictures of one size, with the names of the possible classes."""
 
     images: NDArray[np.uint8]  # (B, H, W, 3)
     labels: Tensor  # (B,), `UNLABELLED` where the class is not known
     class_names: tuple[str, ...]
     skipped: tuple[str, ...] = ()
-    """Files that cannot be read, each with the reason."""
+    """Files that cannot be read, with reasons."""
 
     @property
     def tensor(self) -> Tensor:
-        """Images as models take them (B, 3, H, W)."""
+        """The images as a tensor (B, 3, H, W)."""
         return torch.tensor(self.images).permute(0, 3, 1, 2)
 
     def corrupted(self, corruption: str, severity: int) -> Pictures:
-        """The same pictures, corrupted."""
+        """Corrupt the pictures."""
         if corruption == CLEAN:
             return self
         return replace(self, images=corrupt_batch(self.images, corruption, severity, seed=0))
 
 
 def read_data(name: str, corruption: str, severity: int, count: int, seed: int = 0) -> Pictures:
-    """The first pictures of a shuffled stream of embedded data."""
+    """Read the first pictures of a shuffled stream of embedded data."""
     dataset = load_data(name, corruption, severity)
     chosen = Stream(dataset, count, seed).plan[:count]
     return Pictures(dataset.images_at(chosen), torch.from_numpy(dataset.labels[chosen]), dataset.class_names)
 
 
 def read_pictures(places: Sequence[str | Path], class_names: Sequence[str], model: ImageModel, count: int) -> Pictures:
-    """Pictures of files and folders, cropped to the model's size; what cannot be read is skipped and named.
+    """Read pictures from files and folders, cropped to the model's size; unreadable files are listed in `skipped`.
 
-    Of more than `count`, random ones are read. Without `class_names`, sub-folders name the classes.
+    If there are more than `count`, a random choice is read. Without `class_names`, sub-folders name the classes.
     """
     found = find_images(places).paths
     if not found:
@@ -126,12 +128,12 @@ def read_pictures(places: Sequence[str | Path], class_names: Sequence[str], mode
 
 
 class Outcome(NamedTuple):
-    """Predictions of a method for a batch at one beta."""
+    """The predictions of a method for a batch at one beta."""
 
     beta: float
     probabilities: Tensor  # (B, K)
     metrics: StreamMetrics | None
-    """Of the pictures whose class is known, if any."""
+    """Over the pictures whose class is known; None if there are none."""
 
     @property
     def predicted(self) -> Tensor:
@@ -144,11 +146,11 @@ class Outcome(NamedTuple):
 
 
 class EncodedBatch:
-    """Pictures and their negatives after the encoder.
+    """Pictures and negatives, encoded once to be predicted at any beta.
 
     Args:
         pictures: the batch.
-        classifier: for the classes of the pictures.
+        classifier: a classifier of the pictures' classes.
         method: one of `frozen_methods()`.
     """
 
@@ -156,7 +158,7 @@ class EncodedBatch:
         self.pictures = pictures
         self.class_names = classifier.class_names
         self._method = cast(FrozenMethod, create_method(f"{method}+panda", classifier, beta="auto"))
-        self._lock = threading.Lock()  # the slider may move on while an earlier beta is at work
+        self._lock = threading.Lock()  # the slider may move while an earlier beta is being computed
         features = self._method.features
         batch = features.prepare(pictures.tensor)
         batch.negatives = features.draw(batch.images)
@@ -172,21 +174,21 @@ class EncodedBatch:
         self.negatives = batch.negatives.images.cpu()  # (M, 3, S, S), in [0, 1]
         self.negatives_resemble = resembled  # (M, K), probabilities
         self.resemblance: list[float] = of_mean.mean(dim=0).tolist()
-        """Probability of each class for the mean of the negatives."""
+        """Probability of each class for the mean embedding of the negatives."""
         assert features.source is not None
         look = features.source.resembled(classifier.class_names, classifier.class_embeddings)
-        self.plain, self.auto = self.at(0.0), self.at("auto")
+        self.plain, self.auto = self.predict(0.0), self.predict("auto")
         self.explanation = look + self._method.explain()
 
     @property
     def label_counts(self) -> list[int] | None:
-        """How often each class occurs, where that is known of any picture."""
+        """How often each class occurs among the labelled pictures; None if there are none."""
         known = self.pictures.labels[self.pictures.labels != UNLABELLED]
         return known.bincount(minlength=len(self.class_names)).tolist() if len(known) else None
 
     @torch.no_grad()
-    def at(self, beta: Beta) -> Outcome:
-        """Predictions of the method as of its first batch; nothing is encoded again."""
+    def predict(self, beta: Beta) -> Outcome:
+        """Predict the batch with the method in its initial state; nothing is encoded again."""
         with self._lock:
             self._method.reset()
             self._method.beta = beta
@@ -198,8 +200,8 @@ class EncodedBatch:
         return Outcome(chosen, logits.softmax(dim=1), metrics)
 
 
-def negatives_large(batch: EncodedBatch) -> str:
-    """The negatives of a batch, each beside the classes that it looks like to the model."""
+def render_negatives(batch: EncodedBatch) -> str:
+    """Render the negatives of a batch, each with the classes that it resembles to the model."""
     count = len(batch.negatives)
     shown = [
         panel(name, image, batch.class_names, probabilities.tolist())
@@ -216,12 +218,12 @@ def negatives_large(batch: EncodedBatch) -> str:
 
 
 def _as_uint8(images: Tensor) -> NDArray[np.uint8]:
-    """Images (M, 3, S, S) in [0, 1] as (M, S, S, 3)."""
+    """Convert images (M, 3, S, S) in [0, 1] to (M, S, S, 3)."""
     return images.mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
 
 
-def batch_outcome(batch: EncodedBatch, outcome: Outcome) -> str:
-    """Accuracy, bias, classes and pictures at one beta, beside those of the plain method."""
+def render_outcome(batch: EncodedBatch, outcome: Outcome) -> str:
+    """Render accuracy, bias, classes and pictures at one beta, next to those of the plain method."""
     rows = {
         "plain (β = 0)": batch.plain,
         f"β = {outcome.beta:.2f}": outcome,
@@ -238,7 +240,7 @@ def batch_outcome(batch: EncodedBatch, outcome: Outcome) -> str:
     }
     if batch.label_counts is not None:
         columns[LABELS] = Series(batch.label_counts)
-    pictures = counted(len(batch.pictures.images), "picture")
+    pictures = quantity(len(batch.pictures.images), "picture")
     why = f"<p>With auto: {escape(batch.explanation)}</p>"
     return (
         table(f"Predictions for {pictures}", [ACCURACY.short, BIAS.title, "changed"], facts)
@@ -249,7 +251,7 @@ def batch_outcome(batch: EncodedBatch, outcome: Outcome) -> str:
 
 
 def _tiles(batch: EncodedBatch, outcome: Outcome) -> Iterator[tuple[str, bool]]:
-    """The class of each picture, with that of the plain method where it differs; right or wrong where that is known."""
+    """Captions of the pictures: predicted class, the plain method's if it differs, and whether they are right."""
     predicted = zip(batch.plain.predicted.tolist(), outcome.predicted.tolist(), strict=True)
     for (before, after), label in zip(predicted, batch.pictures.labels.tolist(), strict=True):
         known = label != UNLABELLED
@@ -258,7 +260,7 @@ def _tiles(batch: EncodedBatch, outcome: Outcome) -> Iterator[tuple[str, bool]]:
 
 
 def add_batch_tab(page: gr.Blocks, models: Sequence[str]) -> None:
-    """Fields and pictures, and what happens when they are used; the first batch is shown at once."""
+    """Build the tab for batches; a first batch is shown at once."""
     batch = gr.State(time_to_live=3600)
     with gr.Row():
         with gr.Column(scale=1, min_width=260):
@@ -278,7 +280,13 @@ def add_batch_tab(page: gr.Blocks, models: Sequence[str]) -> None:
         with gr.Column(scale=3, min_width=320):
             with gr.Row():
                 beta = gr.Slider(
-                    0, MAX_BETA, step=0.01, label="β: how much is subtracted", elem_id="beta", scale=5, min_width=300
+                    0,
+                    MAX_BETA,
+                    step=0.01,
+                    label="β: strength of subtraction",
+                    elem_id="beta",
+                    scale=5,
+                    min_width=300,
                 )
                 to_auto = gr.Button("Set β to auto", size="sm", min_width=90)
             sheets = gr.HTML(elem_id="sheets")
@@ -288,7 +296,7 @@ def add_batch_tab(page: gr.Blocks, models: Sequence[str]) -> None:
                 negatives = gr.HTML(elem_id="negatives")
 
     fields = [data, folder, files, classes, corruption, model]
-    chosen_source = source.change(lambda source: _fields_of(source, models[0]), source, fields, **NO_PROGRESS)
+    chosen_source = source.change(lambda source: _update_fields(source, models[0]), source, fields, **NO_PROGRESS)
     chosen = [data.input, corruption.input, severity.release, model.input, method.input, count.release]
     entered = [folder.submit, classes.submit, files.upload]
     inputs = [source, data, folder, files, classes, corruption, severity, model, method, count]
@@ -303,12 +311,12 @@ def add_batch_tab(page: gr.Blocks, models: Sequence[str]) -> None:
     )
     chosen_source.then(_encode, inputs, outputs, show_progress_on=[outcome])
     cancel.click(None, cancels=[shown])
-    beta.input(lambda *given: _at(*given)[1], [batch, beta], outcome, trigger_mode="always_last", **NO_PROGRESS)
-    to_auto.click(_at, batch, [beta, outcome], **NO_PROGRESS)
+    beta.input(lambda *given: _show_beta(*given)[1], [batch, beta], outcome, trigger_mode="always_last", **NO_PROGRESS)
+    to_auto.click(_show_beta, batch, [beta, outcome], **NO_PROGRESS)
 
 
-def _fields_of(source: str, own_model: str) -> list[Any]:
-    """Which fields a source of pictures needs, and what suits it: own pictures are predicted as they are."""
+def _update_fields(source: str, own_model: str) -> list[Any]:
+    """Updates of the fields for a source of pictures: which are shown, and defaults of corruption and model."""
     is_own = source != EMBEDDED
     shown = (not is_own, source == FOLDER, source == UPLOAD, is_own)
     values = (CLEAN, own_model) if is_own else (FIRST_CORRUPTION, MINI)
@@ -346,14 +354,14 @@ def _encode(
     progress(0.6, desc="Encoding")
     batch = EncodedBatch(found, shared_classifier(model, found.class_names), method)
     mark = f"<style>#beta {{ --auto: {min(1, batch.auto.beta / MAX_BETA):.3f} }}</style>"  # on the slider
-    return batch, *_at(batch), mark + sheet("pictures", batch.pictures.images), negatives_large(batch)
+    return batch, *_show_beta(batch), mark + sheet("pictures", batch.pictures.images), render_negatives(batch)
 
 
 @errors_shown()
-def _at(batch: EncodedBatch | None, beta: Beta = "auto") -> tuple[Any, Any]:
-    """The slider and what is predicted at a beta."""
+def _show_beta(batch: EncodedBatch | None, beta: Beta = "auto") -> tuple[Any, Any]:
+    """Update the slider and the predictions for a beta."""
     if batch is None:
         return gr.skip(), gr.skip()
-    outcome = batch.auto if beta == "auto" else batch.at(beta)
-    chosen = f"auto chooses {batch.auto.beta:.2f}, at the mark"
-    return gr.update(value=round(outcome.beta, 2), info=chosen), batch_outcome(batch, outcome)
+    outcome = batch.auto if beta == "auto" else batch.predict(beta)
+    chosen = f"auto chooses {batch.auto.beta:.2f} (marked)"
+    return gr.update(value=round(outcome.beta, 2), info=chosen), render_outcome(batch, outcome)

@@ -1,4 +1,4 @@
-"""What the tabs share: models and data to choose from, errors on the page, and class names."""
+"""Helpers of several tabs: shared models, lists to choose from, and errors shown on the page."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
 from tta_panda.reporting.cells import BIAS
 
 DOMAINS = (("none", CLEAN), *((name.replace("_", " "), name) for name in ALL_CORRUPTIONS))
-"""Corruptions to choose from: what is shown, and the name."""
+"""Labels and names of the corruptions to choose from."""
 LABELS = "labels"
 MINI = EMBEDDED.model
-"""The model of the embedded data."""
+"""Name of the model for embedded data."""
 NO_DEBIASING = "none"
 NO_PROGRESS: Any = {"queue": False, "show_progress": "hidden"}
-"""For what takes milliseconds."""
+"""Options of events that take milliseconds."""
 
 
 def embedded_data() -> list[str]:
@@ -37,19 +37,19 @@ def embedded_data() -> list[str]:
 
 @lru_cache(maxsize=3)  # models may be large
 def shared_model(name: str) -> ImageModel:
-    """A model by name, loaded once for all visitors of the page. Nothing that is done with it changes it."""
+    """Load a model by name, once for all visitors of the page: methods never change it."""
     return load_model(name, device="auto")
 
 
 @lru_cache(maxsize=8)
 def shared_classifier(model: str, class_names: tuple[str, ...]) -> Classifier:
-    """The classifier of a model for these classes, made once."""
+    """Make the classifier of a model and classes, once."""
     return make_classifier(shared_model(model), class_names)
 
 
 @contextmanager
 def errors_shown() -> Iterator[None]:
-    """Show errors of this package on the page, as what they say."""
+    """Show the messages of this package's errors on the page."""
     try:
         yield
     except TtaPandaError as error:
@@ -57,17 +57,17 @@ def errors_shown() -> Iterator[None]:
 
 
 def split_names(text: str) -> list[str]:
-    """Class names that were written with commas between them."""
+    """Split class names at commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def counted(number: int, thing: str) -> str:
-    """As in "1 picture" and "1,000 pictures"."""
+def quantity(number: int, thing: str) -> str:
+    """Format a number and a noun: "1 picture", "1,000 pictures"."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def add_method_fields(label: str, name: str, min_width: int = 140) -> tuple[gr.Dropdown, gr.Dropdown]:
-    """Fields for a method and for how it is debiased, to be read with `method_name`; typing searches them."""
+    """Add fields for a method and its debiasing, whose values `method_name` combines."""
     chosen = parse_method(name)
     method = gr.Dropdown(list(METHODS), value=chosen.base, label=label, min_width=min_width)
     debiasing = gr.Dropdown(

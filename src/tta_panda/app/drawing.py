@@ -1,4 +1,4 @@
-"""Tables with bars and sheets of pictures as HTML, which takes its ink and background from the page around."""
+"""Tables with bars and sheets of pictures as HTML, in the colours of the surrounding page."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from PIL import Image
 from tta_panda.reporting.figures import REFERENCE_COLOUR
 
 TILE = 64
-"""Side of a picture in pixels, which explorer.css knows, too."""
+"""Side of a picture in pixels; explorer.css has the same number."""
 _ACROSS = 10  # pictures in a row of a sheet
 _MAX_CLASSES = 15
 _CLASSES_OF_PANEL = 5
 
 
 def table(caption: str, headers: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
-    """Rows of cells, which are `<td>` elements, by name."""
+    """Render a table; `rows` are `<td>` elements by the name of the row."""
     head = "".join(f'<th scope="col">{escape(header)}</th>' for header in ("", *headers))
     body = "".join(f'<tr><th scope="row">{escape(name)}</th>{"".join(cells)}</tr>' for name, cells in rows.items())
     return (
@@ -41,11 +41,11 @@ class Series(NamedTuple):
     values: Sequence[float]
     colour: str = REFERENCE_COLOUR
     form: str = "g"
-    """How the numbers are written; series of the same form have the same scale."""
+    """Format specification of the numbers; series of the same form share a scale."""
 
 
 def class_table(caption: str, class_names: Sequence[str], columns: Mapping[str, Series]) -> str:
-    """Classes down, and numbers over bars across; of many classes, those with the longest bars."""
+    """Render a row per class and a column of bars per series; of many classes, only those with the longest bars."""
     longest: dict[str, float] = {}
     for values, _, form in columns.values():
         longest[form] = max(longest.get(form, 1e-9), *values)
@@ -63,7 +63,7 @@ def class_table(caption: str, class_names: Sequence[str], columns: Mapping[str, 
 
 
 def panel(title: str, image: NDArray[np.uint8] | None, class_names: Sequence[str], probabilities: list[float]) -> str:
-    """A picture (H, W, 3) as large as the model sees it, and beside it the most probable classes as bars."""
+    """Render a picture (H, W, 3) at the model's size, next to the most probable classes as bars."""
     best = sorted(range(len(probabilities)), key=lambda k: -probabilities[k])[:_CLASSES_OF_PANEL]
     bars = "".join(
         f'<div class="bar" style="--colour: {REFERENCE_COLOUR}; --share: {probabilities[k]:.0%}">'
@@ -84,7 +84,7 @@ def _webp(image: Image.Image, *, lossless: bool = False) -> str:
 
 
 def sheet(name: str, images: NDArray[np.uint8]) -> str:
-    """Pictures (B, H, W, 3) that tiles of this name show: sent once, while captions change."""
+    """Render pictures (B, H, W, 3) as the background of tiles of the same name: sent once, while captions change."""
     down = -(-len(images) // _ACROSS)
     canvas = Image.new("RGB", (_ACROSS * TILE, down * TILE))
     for index, image in enumerate(images):
@@ -96,7 +96,7 @@ def sheet(name: str, images: NDArray[np.uint8]) -> str:
 
 
 def tiles(name: str, captions: Iterable[tuple[str, bool]]) -> str:
-    """The pictures of the sheet of this name, each with its caption, and marked where that is True."""
+    """Render the pictures of the sheet of this name, each with a caption and whether it is marked."""
     figures = []
     for index, (caption, is_marked) in enumerate(captions):
         row, column = divmod(index, _ACROSS)

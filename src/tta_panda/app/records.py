@@ -1,4 +1,4 @@
-"""The tab of results: folders of records as tables that can be sorted, coloured and compared."""
+"""The tab for results: tables of a folder of records to sort, or to compare with another folder."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from tta_panda.reporting.tables import Column, Row, Table
 HEAT = "0, 114, 178"
 COLOURS = {"better": "0, 158, 115", "worse": "213, 94, 0"}
 Folders = tuple[dict[str, Comparison], ...]
-"""The comparisons of one folder by setting, or of two that are compared."""
+"""The comparisons of a folder by setting; two folders if they are compared."""
 
 
-def read_comparisons_of(folder: str) -> dict[str, Comparison]:
-    """The records of a folder, by setting."""
+def read_folder(folder: str) -> dict[str, Comparison]:
+    """Read the comparisons of a folder of records, by setting."""
     _, comparisons = read_comparisons(RunStore(Path(os.path.expanduser(folder))))
     return {each.title: each for each in comparisons}
 
 
 @lru_cache(maxsize=8)
 def tables_of(comparison: Comparison) -> dict[str, Table]:
-    """The tables of one setting by their titles: corruption by method first."""
+    """The tables of a setting by title, those with a row per corruption first."""
     by_corruption = [corruption_table(comparison, each) for each in (ACCURACY, BIAS, CALIBRATION, LIKELIHOOD)]
     others = [table for table in comparison.tables() if table.rows_are != "corruption"]
     return {table.title: table for table in (*by_corruption, *others)}
 
 
 def records_of(comparison: Comparison, corruption: str, label: str) -> list[RunRecord]:
-    """The records behind a cell, one for each seed."""
+    """The records behind a cell, one per seed."""
     found = (method for method in comparison.methods if comparison.label(method) == label)
     return [record for method in found for record in comparison.records(method, corruption)]
 
 
 def difference(table: Table, other: Table) -> Table:
-    """What is more in `table` than in `other`, for the rows and columns that both have."""
+    """Subtract `other` from `table`, for the rows and columns that both have."""
     places = {column.title: place for place, column in enumerate(other.columns)}
     rows = {row.name: row for row in other.rows}
     shared = [place for place, column in enumerate(table.columns) if column.title in places and not column.is_delta]
@@ -61,7 +61,7 @@ def difference(table: Table, other: Table) -> Table:
 
 
 def as_grid(table: Table) -> dict[str, Any]:
-    """Headers, numbers to sort by, and their texts and colours, as a data frame in the browser takes them."""
+    """Convert a table to the value of a `gr.Dataframe`: headers, numbers to sort by, and their texts and colours."""
     cells = [item for row in table.rows for item in table.items(row)]
     levels = [cell.value for column, cell in cells if cell.value is not None and not column.is_delta]
     span = min(levels, default=0.0), max(levels, default=0.0)
@@ -75,7 +75,7 @@ def as_grid(table: Table) -> dict[str, Any]:
 
 
 def _style(column: Column, cell: Cell, table: Table, span: tuple[float, float]) -> str:
-    """The colour of a cell: of differences by what is better, of numbers by corruption by how large they are."""
+    """CSS for a cell: differences by whether they are better, numbers of a corruption by their size."""
     if column.is_delta:
         kind = column.kind(cell)
         return f"background-color: rgba({COLOURS[kind]}, 0.35)" if kind in COLOURS else ""
@@ -85,8 +85,8 @@ def _style(column: Column, cell: Cell, table: Table, span: tuple[float, float]) 
     return f"background-color: rgba({HEAT}, {0.6 * (cell.value - low) / (high - low):.2f})"
 
 
-def record_classes(record: RunRecord, corruption: str) -> str:
-    """How often each class was predicted in a run, and how often it occurred."""
+def render_record(record: RunRecord, corruption: str) -> str:
+    """Render how often each class was predicted in a run, and how often it occurred."""
     measured = record.by_corruption[corruption]
     columns = {
         record.config.method.name: Series(measured.predicted_counts, PANDA_COLOUR),
@@ -97,7 +97,7 @@ def record_classes(record: RunRecord, corruption: str) -> str:
 
 
 def add_records_tab() -> None:
-    """Fields and tables, and what happens when they are used."""
+    """Build the tab for results."""
     folders = gr.State(())
     with gr.Row():
         path = gr.Textbox("runs", label="Folder of records", min_width=200)
@@ -132,9 +132,9 @@ def add_records_tab() -> None:
 
 @errors_shown()
 def _open(path: str, other: str) -> tuple[Any, ...]:
-    folders = tuple(read_comparisons_of(each.strip()) for each in (path, other) if each.strip())
+    folders = tuple(read_folder(each.strip()) for each in (path, other) if each.strip())
     if not folders:
-        raise DataError("Name a folder of records, as tta-panda bench writes it: runs.")
+        raise DataError("Enter a folder of records that tta-panda bench wrote, such as runs.")
     titles = [title for title in folders[0] if all(title in folder for folder in folders)]
     if not titles:
         raise DataError(f"{path} and {other} have no setting in common: there is nothing to compare.")
@@ -152,20 +152,20 @@ def _choose_table(folders: Folders, title: str, name: str) -> Any:
 
 
 def _table(folders: Folders, title: str, name: str) -> Table:
-    """The table of one folder, or the difference of two."""
+    """The table of one folder, or the difference between two folders."""
     found = [tables_of(folder[title])[name] for folder in folders]
     return found[0] if len(found) == 1 else difference(*found)
 
 
 def _choose_cell(folders: Folders, title: str, name: str, chosen: gr.SelectData) -> tuple[str, Any]:
-    """The histograms and records behind a cell."""
+    """Show the histograms and records behind a cell."""
     place = chosen.index[1] - 1
     label = _table(folders, title, name).columns[place].title if place >= 0 else ""
     corruption = str(chosen.row_value[0])
     records = [record for folder in folders for record in records_of(folder[title], corruption, label)]
     if not records:
-        return "<p>A cell of one corruption and one method has a record; this one has none.</p>", gr.update(
+        return "<p>This cell has no record of its own: click one for a single corruption and method.</p>", gr.update(
             visible=False
         )
-    shown = "".join(record_classes(record, corruption) for record in records)
+    shown = "".join(render_record(record, corruption) for record in records)
     return shown, gr.update(value=[row for record in records for row in record.rows()], visible=True)

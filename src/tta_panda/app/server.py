@@ -1,4 +1,4 @@
-"""The page of the explorer, and the server that shows it on this machine."""
+"""The page of the explorer, and a server for it on this machine."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ from tta_panda.app.stream import add_stream_tab
 from tta_panda.app.video import add_video_tab
 from tta_panda.errors import InvalidInputError
 
-AT_ONCE = 4
-"""Requests of one kind that are worked on at the same time."""
+MAX_CONCURRENT = 4
+"""Requests of one kind to process at the same time."""
 LOCAL = ("127.0.0.1", "localhost", "::1")
 """Addresses that only this machine can reach."""
 TOKEN = "token"
 POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
-"""What the browser may load: nothing from other machines, whatever the page asks for."""
+"""Content security policy: the browser loads nothing from other machines."""
 
 
 def build_page(models: Sequence[str]) -> gr.Blocks:
-    """The page with all its tabs. `models` are to choose from, the first one for own pictures."""
-    models = list(dict.fromkeys((*models, MINI)))  # mini for the embedded data
+    """Build the page with all its tabs; the first of `models` is the default for users' own pictures."""
+    models = list(dict.fromkeys((*models, MINI)))  # for the embedded data
     with gr.Blocks(title="tta-panda explorer", analytics_enabled=False) as page:
-        gr.Markdown("# tta-panda explorer\nWhat negatives reveal of a model's bias, and what subtracting it changes.")
+        gr.Markdown(
+            "# tta-panda explorer\nWhat negatives reveal about a model's bias, and what subtracting it changes."
+        )
         with gr.Tab("A batch"):
             add_batch_tab(page, models)
         with gr.Tab("A stream"):
@@ -50,15 +52,15 @@ def build_page(models: Sequence[str]) -> gr.Blocks:
 
 
 def serve(models: Sequence[str], host: str, port: int | None, *, open_browser: bool) -> tuple[gr.Blocks, str]:
-    """Show the page on this machine, never anywhere else; returns it and its address.
+    """Start to serve the page from this machine, and return the page and its address.
 
-    An address that other machines can reach has a token, without which nothing is answered.
+    An address that other machines can reach includes a token, without which requests are refused.
 
     Args:
         models: names of the models to choose from.
     """
     token = None if host in LOCAL else secrets.token_urlsafe(24)
-    page = build_page(models).queue(default_concurrency_limit=AT_ONCE)
+    page = build_page(models).queue(default_concurrency_limit=MAX_CONCURRENT)
     try:
         _, address, _ = page.launch(
             share=False,
@@ -71,11 +73,11 @@ def serve(models: Sequence[str], host: str, port: int | None, *, open_browser: b
             footer_links=[],
             quiet=True,
             ssr_mode=False,
-            app_kwargs={"middleware": [Middleware(OnlyThisPage, hosts=own_names(host), token=token)]},
+            app_kwargs={"middleware": [Middleware(RequestFilter, hosts=host_names(host), token=token)]},
         )
     except OSError as error:
         raise InvalidInputError(
-            f"Cannot listen at {host}, port {port or 'any'}: it is taken, or no address of this machine. "
+            f"Cannot listen at {host}, port {port or 'any'}: it is in use, or not an address of this machine. "
             "Choose another --port or --host."
         ) from error
     if token:
@@ -85,13 +87,13 @@ def serve(models: Sequence[str], host: str, port: int | None, *, open_browser: b
     return page, address
 
 
-def own_names(host: str) -> tuple[str, ...]:
-    """Names under which this machine is asked for where the explorer listens at `host`."""
+def host_names(host: str) -> tuple[str, ...]:
+    """Host names that requests to this machine may have if the explorer listens at `host`."""
     return LOCAL if host in LOCAL else (*LOCAL, host, socket.gethostname(), socket.getfqdn())
 
 
 def _theme() -> gr.themes.Base:
-    """Fonts of the machine, for others would be fetched, and grey text that can be read."""
+    """The theme, with system fonts, since others would be downloaded, and grey text of sufficient contrast."""
     theme = gr.themes.Default(
         primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
     )
@@ -102,14 +104,13 @@ def _theme() -> gr.themes.Base:
     )
 
 
-class OnlyThisPage:
-    """Answers this page alone, not others that are open in the same browser, and sends `POLICY` with every answer.
+class RequestFilter:
+    """Middleware that refuses requests from other web pages, and sends `POLICY` with every response.
 
     Args:
-        hosts: names under which the page can be asked for; any other must be an IP address, and only where there is a
-            token. A page from elsewhere could give its own name the address of this machine, and read what the
-            explorer shows.
-        token: what the first request must have in its address; later ones have it in a cookie.
+        hosts: host names that requests may have. With a token, any IP address is allowed, too. Without this check,
+            another web page could point its own host name at this machine, and read what the explorer shows.
+        token: required in the address of the first request; later requests have it in a cookie.
     """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str], token: str | None = None):
@@ -132,20 +133,20 @@ class OnlyThisPage:
                 message["headers"] = [*message["headers"], *more]
             await send(message)
 
-        is_known = not self.token or in_address or self._is_token(request.cookies.get(TOKEN)) or _is_start(scope)
-        answer = self.app if is_known and self._is_own(request.headers) else _REFUSED
+        is_known = not self.token or in_address or self._is_token(request.cookies.get(TOKEN)) or _is_startup(scope)
+        answer = self.app if is_known and self._is_same_origin(request.headers) else _REFUSED
         await answer(scope, receive, send_with_headers)
 
     def _is_token(self, given: str | None) -> bool:
         return bool(self.token and given) and secrets.compare_digest(str(given).encode(), str(self.token).encode())
 
-    def _is_own(self, headers: Headers) -> bool:
-        asked: str = headers.get("host", "")
-        name = (re.fullmatch(r"\[?(.*?)]?(:\d+)?", asked) or ["", ""])[1]
+    def _is_same_origin(self, headers: Headers) -> bool:
+        requested: str = headers.get("host", "")
+        name = (re.fullmatch(r"\[?(.*?)]?(:\d+)?", requested) or ["", ""])[1]
         if name not in self.hosts and not (self.token and _is_ip(name)):
             return False
-        origin: str = headers.get("origin", f"//{asked}")
-        return origin.partition("//")[2] == asked
+        origin: str = headers.get("origin", f"//{requested}")
+        return origin.partition("//")[2] == requested
 
 
 def _is_ip(name: str) -> bool:
@@ -156,12 +157,12 @@ def _is_ip(name: str) -> bool:
     return True
 
 
-def _is_start(scope: Scope) -> bool:
-    """Whether this is what gradio asks itself for when it starts; the answer says nothing."""
+def _is_startup(scope: Scope) -> bool:
+    """Whether this is the request that gradio sends to itself when it starts; its response contains no data."""
     return scope["path"].endswith("/startup-events") and scope["client"][0] in LOCAL
 
 
 _REFUSED = PlainTextResponse(
-    "The explorer does not answer pages of other addresses, and needs the whole address that it printed.",
+    "The explorer refuses requests from other pages. Open the whole address that it printed.",
     status_code=403,
 )

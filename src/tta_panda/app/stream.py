@@ -1,4 +1,4 @@
-"""The tab of a stream: embedded data played batch by batch, while the corruption may change."""
+"""The tab for streams: play embedded data batch by batch, and change corruption and order on the way."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tta_panda.app.common import (
     MINI,
     NO_PROGRESS,
     add_method_fields,
-    counted,
     embedded_data,
     errors_shown,
     method_name,
     metric_cells,
+    quantity,
     shared_classifier,
 )
 from tta_panda.app.drawing import Series, class_table, table
@@ -44,39 +44,39 @@ ORDERS = (
     "label_shift:0.1",
 )  # fmt: skip
 WINDOW = 5
-"""Batches that the curves average over: few, so that they follow a change."""
+"""Batches that the curves average over: few, so that the curves follow changes."""
 MAX_CHANGES = 6
-"""Domains that a chart names: the names of more would cover each other."""
+"""Domains named in a chart: the names of more would overlap."""
 
 START = "<p>Press Play, or Step for a single batch. Corruption and order may be changed while the stream plays.</p>"
 SECONDS_PER_STEP = 0.3
 
 
 class Setting(NamedTuple):
-    """What the next batches of a stream are."""
+    """What the next batches of a stream consist of."""
 
     data: str
     corruption: str = CLEAN
-    """`all` goes through the fifteen of the benchmark."""
+    """A name, or `all` for the fifteen of the benchmark in turn."""
     severity: int = 5
     order: str = "continual"
     batch_size: int = 50
 
 
 class Step(NamedTuple):
-    """The end of a batch, with metrics of the last few batches by method."""
+    """A point of the curves, after a batch."""
 
     pictures: int
     domain: str
     curves: dict[str, dict[str, float]]
-    """By metric, then by method; beta only of methods that have one."""
+    """Metrics over the last few batches, by metric and method; beta of methods that have one."""
 
 
 class Player:
-    """The plain classifier, Panda and a second method on the same stream.
+    """The unadapted model, Panda and a second method on the same stream.
 
     Args:
-        classifier: what they adapt.
+        classifier: the classifier to adapt.
         second: name of the second method.
     """
 
@@ -94,12 +94,12 @@ class Player:
         return {name: StreamMetrics(len(self.class_names)) for name in self.names}
 
     def step(self, setting: Setting) -> Step:
-        """Play the next batch; with a new domain, methods continue or are reset, as the order says."""
+        """Play the next batch; at a new domain, methods continue or are reset, depending on the order."""
         with self._lock:
             if setting != self._setting:
                 self._setting, self._batches = None, self._play(setting)
             images, labels, domains = next(self._batches)
-            self._setting = setting  # not before: one that cannot be played is refused each time
+            self._setting = setting  # only now, so that a setting that cannot be played fails every time
             logits: dict[str, Tensor] = {}
             logits[PANDA], logits[PLAIN] = adapt_beside_plain(self.methods[PANDA], images)
             logits |= {name: method.adapt(images) for name, method in self.methods.items() if name != PANDA}
@@ -116,7 +116,7 @@ class Player:
             return self.steps[-1]
 
     def window(self) -> dict[str, StreamMetrics]:
-        """Metrics of the last few batches, by method."""
+        """Metrics over the last few batches, by method."""
         found = self._new_metrics()
         for logits, labels in self._recent:
             for name, metrics in found.items():
@@ -124,7 +124,7 @@ class Player:
         return found
 
     def _play(self, setting: Setting) -> Iterator[tuple[Tensor, Tensor, list[str]]]:
-        """Batches without end: each time that all domains have been seen, they are seen in another order."""
+        """Batches without end: after all domains, they are repeated in another order."""
         data, corruption, severity, order, batch_size = setting
         names = (CLEAN,) if corruption == CLEAN else expand_corruptions([corruption])
         parsed = Order.parse(order)
@@ -140,8 +140,8 @@ class Player:
                 yield from Stream({name: visits}, batch_size, seed, order=joined)
 
 
-def stream_charts(player: Player) -> str:
-    """Accuracy, bias and beta on the way, with their latest values."""
+def render_charts(player: Player) -> str:
+    """Render accuracy, bias and beta as curves, with their latest values."""
     steps, latest = player.steps, player.steps[-1]
     changes = dict(_changes(steps)[-MAX_CHANGES:])
     panels = []
@@ -152,12 +152,12 @@ def stream_charts(player: Player) -> str:
                 cells = {float(step.pictures): Cell(step.curves[metric].get(name)) for step in steps}
                 lines.append(Line(f"{name} {values[name]:.4g}", cells, hue, "curve"))
         y = metric if metric == "β" else f"{metric}, last batches"
-        panels.append(Panel(counted(latest.pictures, "picture"), y, lines, names=changes))
+        panels.append(Panel(quantity(latest.pictures, "picture"), y, lines, names=changes))
     return f'<div class="charts">{"".join(map(to_svg, draw(LineFigure("", panels))))}</div>'
 
 
 def _changes(steps: Sequence[Step]) -> list[tuple[float, str]]:
-    """Where each domain begins."""
+    """Position and name of each domain."""
     before: Sequence[Step | None] = [None, *steps[:-1]]
     return [
         (0.0 if last is None else last.pictures, step.domain.replace("_", " "))
@@ -166,10 +166,10 @@ def _changes(steps: Sequence[Step]) -> list[tuple[float, str]]:
     ]
 
 
-def stream_classes(player: Player) -> str:
-    """Metrics of the methods on the whole stream, and the classes of the last batches."""
+def render_classes(player: Player) -> str:
+    """Render the metrics of the methods on the whole stream, and the classes of the last batches."""
     rows = {name: metric_cells(metrics) for name, metrics in player.totals.items()}
-    whole = table(f"All {counted(player.steps[-1].pictures, 'picture')}", [ACCURACY.short, BIAS.title], rows)
+    whole = table(f"All {quantity(player.steps[-1].pictures, 'picture')}", [ACCURACY.short, BIAS.title], rows)
     recent = player.window()
     columns = {
         name: Series(metrics.predicted.tolist(), colour)
@@ -180,7 +180,7 @@ def stream_classes(player: Player) -> str:
 
 
 def add_stream_tab(models: Sequence[str]) -> None:
-    """Fields, buttons and charts, and what happens when they are used."""
+    """Build the tab for streams."""
     playing = gr.State(time_to_live=3600)
     timer = gr.Timer(SECONDS_PER_STEP, active=False)
     with gr.Row():
@@ -188,7 +188,7 @@ def add_stream_tab(models: Sequence[str]) -> None:
             corruption = gr.Dropdown([*DOMAINS, (ALL, ALL)], value="fog", label="Corruption")
             severity = gr.Slider(1, 5, value=5, step=1, label="Severity")
             order = gr.Dropdown(list(ORDERS), value="continual", label="Order", allow_custom_value=True)
-            batch_size = gr.Slider(1, 200, value=50, step=1, label="Pictures in a batch")
+            batch_size = gr.Slider(1, 200, value=50, step=1, label="Batch size")
             second = add_method_fields("Second method", "tent+panda")
             data = gr.Dropdown(embedded_data(), label="Data set")
             model = gr.Dropdown(list(models), value=MINI, label="Model")
@@ -212,18 +212,18 @@ def add_stream_tab(models: Sequence[str]) -> None:
 
 
 Playing = tuple[tuple[str, str, str], Player]
-"""A stream, and the names of the model, second method and data that it was begun with."""
+"""The model, second method and data that a stream was started with, and its player."""
 
 
 @errors_shown()
 def _step(
     playing: Playing | None, model: str, base: str, debiasing: str, data: str, *changing: Any
 ) -> tuple[Playing, str, str]:
-    """The next batch; of a new stream where there is none, or where it was begun with others."""
+    """Play the next batch, of a new stream if there is none or if model, second method or data have changed."""
     second = method_name(base, debiasing)
-    begun_with = (model, second, data)
-    if playing is None or playing[0] != begun_with:
-        playing = begun_with, Player(shared_classifier(model, load_data(data).class_names), second)
+    started_with = (model, second, data)
+    if playing is None or playing[0] != started_with:
+        playing = started_with, Player(shared_classifier(model, load_data(data).class_names), second)
     player = playing[1]
     player.step(Setting(data, *changing))
-    return playing, stream_charts(player), stream_classes(player)
+    return playing, render_charts(player), render_classes(player)

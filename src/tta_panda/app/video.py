@@ -1,4 +1,4 @@
-"""The tab of a camera or a video: frames predicted one by one."""
+"""The tab for cameras and videos: predict frames one by one."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from tta_panda.prediction.predict import Prediction, predict_stream
 Frame = NDArray[np.uint8]  # (H, W, 3)
 
 KEPT = 30
-"""Frames that stay on the page."""
+"""Number of frames shown on the page."""
 
 
 def frames(path: Path, every: int) -> Iterator[tuple[float, Frame]]:
-    """Every n-th frame of a video file, with its position as a share of the video."""
+    """Yield every n-th frame of a video file, with its position as a fraction of the video."""
     capture = cv2.VideoCapture(str(path))
     try:
         if not capture.isOpened():
-            raise DataError(f"Cannot read the video {path.name}: it is not one, or its format is not known.")
+            raise DataError(f"Cannot read the video {path.name}: it is not a video, or its format is not supported.")
         total = max(1.0, capture.get(cv2.CAP_PROP_FRAME_COUNT))
         index = 0
         while capture.grab():
@@ -53,19 +53,19 @@ def frames(path: Path, every: int) -> Iterator[tuple[float, Frame]]:
 
 
 def predict_frame(method: Method, frame: Frame) -> Prediction:
-    """The prediction of a method for the next frame of its stream."""
+    """Predict the next frame of a stream."""
     [prediction] = predict_stream(method, [frame], batch_size=1)
     return prediction
 
 
 def add_video_tab(models: Sequence[str]) -> None:
-    """Fields, a video and a camera, and what happens when they are used."""
+    """Build the tab for cameras and videos."""
     camera_method = gr.State(time_to_live=3600)
     with gr.Row():
         classes = gr.Textbox("", label="Classes", placeholder="cat, dog, bird", min_width=240)
         model = gr.Dropdown(list(models), label="Model", min_width=140)
         method = add_method_fields("Method", DEFAULT_METHOD)
-        every = gr.Slider(1, 60, value=10, step=1, label="Use one frame of", min_width=140)
+        every = gr.Slider(1, 60, value=10, step=1, label="Use every n-th frame", min_width=140)
     with gr.Row():
         with gr.Column(min_width=300):
             video = gr.File(label="Video", file_types=["video"], height=240)
@@ -77,10 +77,10 @@ def add_video_tab(models: Sequence[str]) -> None:
             camera = gr.Image(label="Camera", sources=["webcam"], streaming=True, type="numpy", height=240)
             answer = gr.HTML(elem_id="camera-says")
 
-    playing = start.click(_play, [video, classes, model, *method, every], shown)
+    playing = start.click(_predict_video, [video, classes, model, *method, every], shown)
     stop.click(None, cancels=[playing])
     camera.stream(
-        _look, [camera_method, camera, classes, model, *method], [camera_method, answer],
+        _predict_camera, [camera_method, camera, classes, model, *method], [camera_method, answer],
         stream_every=0.5, show_progress="hidden", trigger_mode="once",
     )  # fmt: skip
     for change in (classes.input, model.input, *(field.input for field in method)):
@@ -90,11 +90,11 @@ def add_video_tab(models: Sequence[str]) -> None:
 def _method(classes: str, model: str, base: str, debiasing: str) -> Method:
     names = split_names(classes)
     if len(names) < 2:
-        raise InvalidInputError("Write two or more names under Classes, as in: cat, dog, bird.")
+        raise InvalidInputError("Enter two or more names under Classes, such as: cat, dog, bird.")
     return create_method(method_name(base, debiasing), shared_classifier(model, tuple(names)))
 
 
-def _play(
+def _predict_video(
     video: str | None,
     classes: str,
     model: str,
@@ -118,8 +118,8 @@ def _play(
 
 
 @errors_shown()
-def _look(made: Method | None, frame: Frame | None, *names: str) -> tuple[Any, Any]:
-    """The prediction for what the camera shows now."""
+def _predict_camera(made: Method | None, frame: Frame | None, *names: str) -> tuple[Any, Any]:
+    """Predict the current frame of the camera."""
     if frame is None:
         return gr.skip(), gr.skip()
     made = made or _method(*names)
@@ -127,5 +127,5 @@ def _look(made: Method | None, frame: Frame | None, *names: str) -> tuple[Any, A
 
 
 def _sentence(prediction: Prediction) -> str:
-    plain = f" (plain: {prediction.plain_predicted})" if prediction.changed else ""
+    plain = f" (unadapted: {prediction.plain_predicted})" if prediction.changed else ""
     return f"{prediction.predicted} {prediction.probability:.0%}{plain}"

@@ -1,4 +1,4 @@
-"""The command line. One file per command; each imports what is heavy only when it runs."""
+"""The command line. One file per command; heavy imports happen only when a command runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from tta_panda import __version__
 from tta_panda.cli import bench, corrupt, data, doctor, explore, ls, predict, report, reproduce
-from tta_panda.cli.common import InterruptibleGroup, catch_sigterm, say
+from tta_panda.cli.common import InterruptibleGroup, catch_sigterm, print_stderr
 from tta_panda.cli.options import expand_options
 from tta_panda.errors import TtaPandaError, TtaPandaWarning
 
@@ -47,21 +47,21 @@ def _callback(
 
 
 def _show_note(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    """What this package wants to be known; warnings of other libraries are for their developers."""
+    """Print warnings of this package as notes, and drop those of other libraries."""
     if issubclass(category, TtaPandaWarning):
-        say(f"note: {message}")
+        print_stderr(f"note: {message}")
 
 
 def main() -> None:
-    """Entry point: errors of this package become one message and exit code 1."""
+    """Run the command line: errors of this package become a message and exit code 1."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # not every terminal or pipe can encode Δ
+            stream.reconfigure(errors="replace")  # some terminals and pipes cannot encode Δ
     catch_sigterm()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_note
             app()
     except TtaPandaError as error:
-        say(f"error: {error}")
+        print_stderr(f"error: {error}")
         sys.exit(1)

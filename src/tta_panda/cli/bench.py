@@ -1,4 +1,4 @@
-"""`tta-panda bench`: methods with and without Panda on clean data and all corruptions, to tables and a report."""
+"""`tta-panda bench`: compare methods with and without Panda on clean and corrupted data."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ if TYPE_CHECKING:
     from tta_panda.evaluation.store import RunStore
 
 EMBEDDED_LIMIT = 600
-"""Images of embedded data unless --limit says otherwise: all methods on all corruptions then take minutes."""
+"""Default of --limit for embedded data, with which all methods on all corruptions take minutes."""
 
 
 def bench(
     *,
     corruption: Annotated[
-        str, typer.Option(metavar="NAMES", help="Names, clean, all, or what is available.", **INPUT)
+        str, typer.Option(metavar="NAMES", help="Corruptions, clean, all (fifteen), or what is available.", **INPUT)
     ] = "available",
-    severity: Annotated[str, typer.Option(metavar="N", help="1 to 5; several as 1,3,5 or 1-5.", **INPUT)] = "5",
+    severity: Annotated[
+        str, typer.Option(metavar="N", help="Severity, 1 to 5; several as 1,3,5 or 1-5.", **INPUT)
+    ] = "5",
     seed: Annotated[str, typer.Option(metavar="N", help="Random seed; several as 0,1,2 or 0-4.", **INPUT)] = "0",
     batch_size: Annotated[int, typer.Option(metavar="N", help="Images per batch.", **INPUT)] = 100,
     order: Annotated[
-        str, typer.Option(metavar="ORDER", help="Of domains and images; see above.", **INPUT)
+        str, typer.Option(metavar="ORDER", help="Order of domains and images; see above.", **INPUT)
     ] = "shuffled",
     method: Annotated[
-        str, typer.Option(metavar="NAMES", help="all, or names: tta-panda ls methods.", **METHOD)
+        str, typer.Option(metavar="NAMES", help="Methods: all, or see tta-panda ls methods.", **METHOD)
     ] = "all",
     preset: PresetOption = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Records, tables and report.", **OUTPUT)
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of records, tables and report.", **OUTPUT)
     ] = Path("runs"),
     as_json: JsonOption = False,
     run: RunOptions,
@@ -44,13 +46,13 @@ def bench(
 ) -> None:
     """Compare methods with and without Panda, in tables and an HTML report.
 
-    Each method runs plain and debiased: by Panda, unless its name says
-    otherwise (tent+level). Runs that have a record are not repeated. The
-    embedded data are limited to 600 images per corruption.
+    Each method runs plain and debiased: with Panda, unless its name specifies
+    another correction, as tent+level does. Runs that have a record are not
+    repeated. Embedded data are limited to 600 images per corruption.
 
-    A value of --set may be a list: with beta=0.1,0.2, each is run.
+    --set accepts several values: beta=0.1,0.2 runs both.
 
-    An --order says how domains follow each other (reset, continual, gradual or
+    --order sets how domains follow each other (reset, continual, gradual or
     mixed), how the images of a domain are arranged (shuffled, sequential,
     correlated:0.1, imbalanced:inf or label_shift:0.1), or both, as in
     mixed+correlated:0.1.
@@ -65,7 +67,7 @@ def bench(
     from tta_panda.evaluation.store import RunStore
     from tta_panda.methods.presets import get_preset
 
-    with runs.note_where_records_are(output):
+    with runs.note_records_on_interrupt(output):
         chosen = None if preset is None else get_preset(preset)
         stream, sources, values = run.resolve(chosen, order=order, batch_size=batch_size)
         if run.limit is None and DATASETS.get(stream.data).embedded:
@@ -89,7 +91,7 @@ def bench(
 
 
 def _show(outcome: Outcome, store: RunStore, *, quiet: bool) -> Path | None:
-    """Print these runs as tables, and write the report of their folder, which may hold others, too."""
+    """Print tables of these runs, and write the report of all runs in their folder."""
     from tta_panda.cli.report import print_comparisons, write_report
     from tta_panda.reporting.comparison import compare
 

@@ -1,4 +1,4 @@
-"""What commands share: lists written with commas, tables and JSON, and how they end on Ctrl-C and SIGTERM."""
+"""Helpers of several commands: comma-separated lists, tables and JSON, Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def split_commas(text: str) -> list[str]:
-    """`"fog, snow"` as a list."""
+    """Split `"fog, snow"` into a list."""
     found = [word.strip() for word in text.split(",") if word.strip()]
     if not found:
         raise InvalidInputError(f"Expected one or more words separated by commas, got {text!r}.")
@@ -32,12 +32,12 @@ _MAX_NUMBERS = 10_000
 
 
 def parse_ints(text: str) -> list[int]:
-    """`"0,1,2"` or `"0-2"` as a list."""
+    """Parse `"0,1,2"` or `"0-2"` into a list."""
     try:
         ranges = [_range(word) for word in split_commas(text)]
     except ValueError:
         raise InvalidInputError(
-            f"Expected whole numbers separated by commas, or a range as 0-4, got {text!r}."
+            f"Expected whole numbers separated by commas, or a range such as 0-4, got {text!r}."
         ) from None
     if (count := sum(each.stop - each.start for each in ranges)) > _MAX_NUMBERS:
         raise InvalidInputError(f"{text!r} means {count:,} numbers; at most {_MAX_NUMBERS:,} can be given at once.")
@@ -54,18 +54,18 @@ def _range(word: str) -> range:
     return found
 
 
-def say(message: str) -> None:
-    """Print a message on stderr, safe for terminals whatever names it quotes."""
+def print_stderr(message: str) -> None:
+    """Print a message on stderr, with control characters escaped."""
     typer.echo("\n".join(map(printable, message.split("\n"))), err=True)
 
 
 def print_json(rows: Sequence[dict[str, Any]], **more: Any) -> None:
-    """The one JSON document that `--json` promises."""
+    """Print the JSON document of `--json`."""
     typer.echo(json.dumps({"rows": list(rows), **more}, indent=1))
 
 
 def print_rows(console: Console, rows: Sequence[dict[str, Any]]) -> None:
-    """Rows of equal keys as a table."""
+    """Print rows with the same keys as a table."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -86,11 +86,11 @@ def _text(value: Any) -> str:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, so that whatever handles Ctrl-C handles it, too."""
+    """Raised on SIGTERM, so that it is handled like Ctrl-C."""
 
 
 def catch_sigterm() -> None:
-    """Raise `Terminated` on SIGTERM. By default it ends a process at once, without any clean-up."""
+    """Raise `Terminated` on SIGTERM, which by default ends a process without any clean-up."""
 
     def terminate(_signal: int, _frame: FrameType | None) -> None:
         raise Terminated
@@ -99,8 +99,8 @@ def catch_sigterm() -> None:
 
 
 @contextlib.contextmanager
-def note_if_interrupted(what: str) -> Iterator[None]:
-    """Have an interruption of this block say what is kept of its work, and how to continue."""
+def note_on_interrupt(what: str) -> Iterator[None]:
+    """Add a note to the message if this block is interrupted, such as what is kept and how to continue."""
     try:
         yield
     except KeyboardInterrupt as interruption:
@@ -109,12 +109,12 @@ def note_if_interrupted(what: str) -> Iterator[None]:
 
 
 class InterruptibleGroup(TyperGroup):
-    """Commands whose interruption is a message and the exit code that shells give to the signal: 130 or 143."""
+    """Commands that, when interrupted, print a message and exit with the code of the signal: 130 or 143."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interruption:
-            say(" ".join(["Interrupted.", *getattr(interruption, "__notes__", ())]))
+            print_stderr(" ".join(["Interrupted.", *getattr(interruption, "__notes__", ())]))
             caught = signal.SIGTERM if isinstance(interruption, Terminated) else signal.SIGINT
             raise typer.Exit(128 + caught) from None

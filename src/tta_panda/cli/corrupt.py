@@ -9,21 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import note_if_interrupted, parse_ints, print_json, print_rows, say, split_commas
+from tta_panda.cli.common import note_on_interrupt, parse_ints, print_json, print_rows, print_stderr, split_commas
 from tta_panda.cli.options import JsonOption
 from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.files import expand
 from tta_panda.progress import make_console, make_progress
 
 CorruptionOption = Annotated[
-    str, typer.Option("--corruption", metavar="NAMES", help="Comma-separated names; all: the fifteen.")
+    str, typer.Option("--corruption", metavar="NAMES", help="Corruptions, comma-separated, or all (fifteen).")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Random seed.")]
 WorkersOption = Annotated[
-    int | None, typer.Option("--workers", metavar="N", help="Worker processes.", show_default="one per core")
+    int | None, typer.Option("--workers", metavar="N", help="Number of worker processes.", show_default="one per core")
 ]
 FrostOption = Annotated[
-    Path | None, typer.Option("--frost", metavar="DIR", help="Photographs of frost.", show_default="generated")
+    Path | None, typer.Option("--frost", metavar="DIR", help="Folder of frost photographs.", show_default="generated")
 ]
 
 
@@ -31,23 +31,35 @@ def corrupt(
     source: Annotated[
         Path | None, typer.Argument(metavar="IN", help="Folder of images; with --sheet, an image.")
     ] = None,
-    target: Annotated[Path | None, typer.Argument(metavar="OUT", help="Gets <corruption>/<severity>/...")] = None,
+    target: Annotated[
+        Path | None, typer.Argument(metavar="OUT", help="Output folder; images go to <corruption>/<severity>/...")
+    ] = None,
     corruption: CorruptionOption = "all",
     severity: Annotated[
         str | None,
-        typer.Option("--severity", metavar="N", help="1 to 5, as 1,3,5 or 1-5.", show_default="5; with --sheet: all"),
+        typer.Option(
+            "--severity",
+            metavar="N",
+            help="Severity, 1 to 5; several as 1,3,5 or 1-5.",
+            show_default="5; with --sheet: all",
+        ),
     ] = None,
-    clean: Annotated[bool, typer.Option("--clean", help="Copy the clean images to OUT, too.")] = False,
+    clean: Annotated[bool, typer.Option("--clean", help="Also copy the clean images to OUT.")] = False,
     seed: SeedOption = 0,
     workers: WorkersOption = None,
     frost: FrostOption = None,
     parameters: Annotated[
         str | None,
-        typer.Option("--parameters", metavar="NAME", help="Of cifar or imagenet.", show_default="by image size"),
+        typer.Option(
+            "--parameters",
+            metavar="NAME",
+            help="Strengths as for cifar or imagenet.",
+            show_default="by image size",
+        ),
     ] = None,
     sheet: Annotated[Path | None, typer.Option("--sheet", metavar="FILE", help="Draw a contact sheet of IN.")] = None,
     skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Exit with 0 although images were skipped.")
+        bool, typer.Option("--skip-broken", help="Exit with 0 even if images were skipped.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -65,25 +77,25 @@ def corrupt(
     how = {"seed": seed, "parameters": parameters, "frost": frost}
     if sheet is not None:
         if source is None or target is not None:
-            raise InvalidInputError("A contact sheet is drawn of one image: tta-panda corrupt --sheet sheet.png IMAGE")
+            raise InvalidInputError("--sheet takes one image: tta-panda corrupt --sheet sheet.png IMAGE")
         _draw_sheet(expand(source), expand(sheet), names, severities or [1, 2, 3, 4, 5], as_json, **how)
         return
     if source is None or target is None:
-        raise InvalidInputError("Two folders are needed: tta-panda corrupt IN OUT --corruption fog,snow --severity 3,5")
-    with note_if_interrupted(f"Finished images are in {target}; the same command goes on from there."):
+        raise InvalidInputError("Name two folders: tta-panda corrupt IN OUT --corruption fog,snow --severity 3,5")
+    with note_on_interrupt(f"Finished images are in {target}; the same command continues from there."):
         rows, skipped = _corrupt(
             expand(source), expand(target), names, severities or [5], clean=clean, workers=workers, **how
         )
     show(rows, as_json, skipped=[{"image": image, "reason": reason} for image, reason in skipped.items()])
     for image, reason in skipped.items():
-        say(f"skipped {image}: {reason}")
+        print_stderr(f"skipped {image}: {reason}")
     raise typer.Exit(int(bool(skipped) and not skip_broken))
 
 
 def _corrupt(
     source: Path, target: Path, names: Sequence[str], severities: list[int], *, clean: bool, **how: Any
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """A row for each folder that was made, and the images that were skipped, with the reasons."""
+    """Corrupt a folder; return a row per output folder, and the reasons why images were skipped."""
     from tta_panda.data import CLEAN
     from tta_panda.data.make import corrupt_folder
     from tta_panda.escapes import path_text
@@ -116,7 +128,7 @@ def _draw_sheet(
 
 
 def show(rows: list[dict[str, Any]], as_json: bool, **more: Any) -> None:
-    """Print rows as a table, or rows and more as one JSON document."""
+    """Print rows as a table, or, with --json, rows and further values as one document."""
     if as_json:
         print_json(rows, **more)
     else:

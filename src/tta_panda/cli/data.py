@@ -1,4 +1,4 @@
-"""`tta-panda data`: make, fetch and check data sets on disk."""
+"""`tta-panda data`: make, download and check data sets on disk."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from typing import Annotated
 
 import typer
 
-from tta_panda.cli.common import note_if_interrupted, parse_ints, split_commas
+from tta_panda.cli.common import note_on_interrupt, parse_ints, split_commas
 from tta_panda.cli.corrupt import CorruptionOption, FrostOption, SeedOption, WorkersOption, show
 from tta_panda.cli.options import JsonOption
 from tta_panda.files import expand
 from tta_panda.progress import make_progress
 
-app = typer.Typer(no_args_is_help=True, help="Make, fetch and check data sets on disk.")
+app = typer.Typer(no_args_is_help=True, help="Make, download and check data sets on disk.")
 
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder of the data sets.")]
 
 
 @app.command()
 def make(
-    name: Annotated[str, typer.Argument(help="cifar10-c or cifar100-c.")],
+    name: Annotated[str, typer.Argument(help="Data set: cifar10-c or cifar100-c.")],
     clean: Annotated[Path, typer.Option("--from", help="Folder of the clean data set, as published.")],
     output: OutputOption,
     corruption: CorruptionOption = "all",
-    severity: Annotated[str, typer.Option("--severity", help="1 to 5, separated by commas.")] = "1,2,3,4,5",
+    severity: Annotated[
+        str, typer.Option("--severity", help="Severity, 1 to 5; several as 1,3,5 or 1-5.")
+    ] = "1,2,3,4,5",
     seed: SeedOption = 0,
     workers: WorkersOption = None,
     frost: FrostOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a corrupted data set in the published layout; existing files are kept.
+    """Make a corrupted data set in the published layout. Existing files are kept.
 
     \b
     Examples:
@@ -39,7 +41,7 @@ def make(
       tta-panda data make cifar100-c --from clean -o data --corruption fog
     """
     kept = f"Finished files are in {output}; the same command makes the others."
-    with note_if_interrupted(kept), make_progress(f"making {name}", total=1.0) as progress:
+    with note_on_interrupt(kept), make_progress(f"making {name}", total=1.0) as progress:
         from tta_panda.data.make import make_corrupted
 
         rows = make_corrupted(
@@ -58,24 +60,24 @@ def make(
 
 @app.command()
 def download(
-    name: Annotated[str, typer.Argument(help="cifar10-c, cifar100-c, imagenet-c, cifar10 or cifar100.")],
+    name: Annotated[str, typer.Argument(help="Data set: cifar10-c, cifar100-c, imagenet-c, cifar10 or cifar100.")],
     output: OutputOption = Path("data"),
     parts: Annotated[
         str | None, typer.Option("--parts", help="Archives of imagenet-c: noise,blur,weather,digital,extra.")
     ] = None,
-    mirror: Annotated[str | None, typer.Option("--mirror", help="Address of a folder with the same archives.")] = None,
-    keep: Annotated[bool, typer.Option("--keep-archives", help="Do not delete unpacked archives.")] = False,
+    mirror: Annotated[str | None, typer.Option("--mirror", help="URL of a folder with the same archives.")] = None,
+    keep: Annotated[bool, typer.Option("--keep-archives", help="Keep archives after unpacking.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Download a published data set, verify and unpack it; again to resume.
+    """Download, verify and unpack a published data set. Repeat to resume.
 
     \b
     Examples:
       tta-panda data download cifar10-c -o data
       tta-panda data download imagenet-c --parts blur,weather
     """
-    kept = f"What has arrived is in {output}; the same command fetches the rest."
-    with note_if_interrupted(kept), make_progress("connecting", total=None, in_bytes=True) as progress:
+    kept = f"Downloaded data are in {output}; the same command downloads the rest."
+    with note_on_interrupt(kept), make_progress("connecting", total=None, in_bytes=True) as progress:
         from tta_panda.data.download import download as fetch
 
         rows = fetch(
@@ -97,7 +99,7 @@ def check(
     root: Annotated[Path, typer.Argument(help="Folder of the data sets.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Verify the data sets in a folder; exit with 1 if something is damaged.
+    """Verify the data sets in a folder. Exits with 1 if something is damaged.
 
     \b
     Examples:

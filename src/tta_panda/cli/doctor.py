@@ -26,7 +26,7 @@ PURPOSES = {
     "ray": "--engine ray",
     "transformers": "models, text towers and tokenizers of the transformers library",
 }
-"""What the extras for users are for; the others (docs, lint, test) are for developing the package."""
+"""Purposes of the extras for users; the others (docs, lint, test) are for development."""
 
 
 def doctor(as_json: JsonOption = False) -> None:
@@ -52,7 +52,7 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 def _packages() -> dict[str, str]:
-    """The packages that this one depends on, with the extra that installs each, "" for those that are required."""
+    """Dependencies by name, with the extra that installs each; "" for required ones."""
     packages: dict[str, str] = {}
     for requirement in metadata.requires("tta-panda") or []:
         name = re.split(r"[^\w.-]", requirement)[0]
@@ -75,7 +75,7 @@ def _version(package: str) -> str | None:
 
 
 def _devices() -> dict[str, str]:
-    """What computes. Torch takes seconds to import, and is asked only where it may find a GPU."""
+    """Available devices. Torch takes seconds to import, so it is only imported if it might find a GPU."""
     from tta_panda.executors import available_cores
 
     devices = {"cpu": f"{available_cores()} cores, {platform.machine()}", "cuda": _why_no_cuda(), "mps": "none"}
@@ -93,7 +93,7 @@ def _devices() -> dict[str, str]:
 
 
 def _why_no_cuda() -> str:
-    """Why torch cannot have a GPU by NVIDIA or AMD; empty where it may have one."""
+    """Why torch cannot use an NVIDIA or AMD GPU; empty if it might."""
     spec = importlib.util.find_spec("torch")
     version = Path(spec.origin).with_name("version.py").read_text("utf-8") if spec and spec.origin else ""
     built = dict(re.findall(r"^(cuda|hip)\b.*= '([^']*)'$", version, re.MULTILINE))
@@ -117,7 +117,7 @@ def _folders() -> dict[str, str]:
 
 def _state(folder: Path) -> str:
     if not folder.is_dir():
-        return "not there yet"
+        return "does not exist yet"
     free = shutil.disk_usage(folder).free / 1e9
     return f"{free:.0f} GB free" if os.access(folder, os.W_OK) else "cannot be written"
 

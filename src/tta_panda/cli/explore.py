@@ -1,4 +1,4 @@
-"""`tta-panda explore`: see what Panda does, in a browser."""
+"""`tta-panda explore`: explore Panda in a browser."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Annotated
 
 import typer
 
-from tta_panda.cli.common import say
+from tta_panda.cli.common import print_stderr
 from tta_panda.errors import missing_extra
 from tta_panda.models import DEFAULT_FOR_PICTURES
 
 
 def explore(
-    host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int | None, typer.Option("--port", min=1, max=65535, show_default="a free one from 7860 up")
+        int | None,
+        typer.Option("--port", min=1, max=65535, help="Port to listen on.", show_default="a free one from 7860 up"),
     ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
-            "--model", help="For own pictures; repeatable. See: tta-panda ls models.", show_default=DEFAULT_FOR_PICTURES
+            "--model", help="Model to offer for your pictures; repeatable.", show_default=DEFAULT_FOR_PICTURES
         ),
     ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
@@ -41,12 +42,12 @@ def explore(
     from tta_panda.app.server import LOCAL, serve
 
     if host not in LOCAL:
-        say(
-            f"note: whoever can reach {host} and has the address with its token can see the pictures and results that "
-            "this account can read. The address is not encrypted on its way."
+        print_stderr(
+            f"note: anyone who can reach {host} and knows the address with its token can see the pictures and results "
+            "that this account can read. Connections are not encrypted."
         )
     if model:
-        shared_model(model[0])  # before the page is shown
+        shared_model(model[0])  # so that an unknown name fails before the page is shown
     page, address = serve(model or [DEFAULT_FOR_PICTURES], host, port, open_browser=browser)
     typer.echo(f"The explorer is at {address} until Ctrl-C.")
     page.block_thread()

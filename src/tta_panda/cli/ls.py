@@ -1,4 +1,4 @@
-"""`tta-panda ls`: what there is, by kind. Without a pattern, names and what they are, and nothing heavy is imported."""
+"""`tta-panda ls`: list methods, models, data sets and so on; without a pattern, nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def ls(
         str, typer.Argument(help="methods, models, data, presets, experiments or corruptions.")
     ] = "methods",
     pattern: Annotated[
-        str | None, typer.Argument(help="Shell wildcard, as in 'ViT-B*'; shows details.", show_default="all, in short")
+        str | None, typer.Argument(help="Shell wildcard such as 'ViT-B*'; shows details.", show_default="all, in short")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List methods, models, data sets, presets, experiments or corruptions.
 
-    With a pattern, details are shown: options and encoder passes of methods,
-    published weights of models, options that presets set, runs of experiments.
+    A pattern adds details: options and encoder passes of methods, published
+    weights of models, settings of presets, runs of experiments.
 
     \b
     Examples:
@@ -59,7 +59,7 @@ def ls(
 
 
 def _short(key: str, value: Any) -> Any:
-    """Numbers of parameters in millions, and a dash for what is not known."""
+    """Shorten numbers of parameters to millions, and show unknown values as a dash."""
     if value is None:
         return "-"
     return f"{value / 1e6:,.1f} M" if key == "parameters" else value
@@ -72,7 +72,7 @@ def _methods() -> Rows:
 
 
 IMAGES, CLASSES = 100, 10
-"""Of the batch whose encoder passes are listed."""
+"""Size of the batch for which encoder passes are counted."""
 
 
 def _methods_in_detail(pattern: str) -> Rows:
@@ -94,9 +94,9 @@ def _methods_in_detail(pattern: str) -> Rows:
 
 
 def _models() -> Rows:
-    """Names and sizes, as they are measured for each version of open_clip, and what the installed one has beyond."""
+    """Names and measured sizes, and names without sizes that only the installed open_clip has."""
     measured = json.loads((Path(tta_panda.__file__).parent / "models" / "architectures.json").read_text("utf-8"))
-    spec = importlib.util.find_spec("open_clip")  # which takes seconds to import
+    spec = importlib.util.find_spec("open_clip")  # importing it would take seconds
     folder = Path(spec.origin).parent if spec and spec.origin else Path()
     installed = sorted(path.stem for path in folder.glob("model_configs/*.json"))
     own = [name for name in ("mini", "lite0") if name in measured]
@@ -168,10 +168,10 @@ def _corruptions() -> Rows:
 
 _KINDS: dict[str, tuple[Callable[[], Rows], Callable[[str], Rows], str]] = {
     "methods": (_methods, _methods_in_detail, "Options, and images and texts encoded per image"),
-    "models": (_models, _models_in_detail, "Published weights, and which of them are on this machine"),
+    "models": (_models, _models_in_detail, "Published weights, and whether they are on this machine"),
     "data": (_data, lambda _pattern: _data(), ""),
-    "presets": (_presets, _presets_in_detail, "What a preset sets"),
-    "experiments": (_experiments, _experiments_in_detail, "Runs, and what they need"),
+    "presets": (_presets, _presets_in_detail, "Settings of a preset"),
+    "experiments": (_experiments, _experiments_in_detail, "Runs and their requirements"),
     "corruptions": (_corruptions, lambda _pattern: _corruptions(), ""),
 }
-"""In short, in detail, and what the details are."""
+"""Functions that list a kind briefly and in detail, and what the details are."""

@@ -1,4 +1,4 @@
-"""Options that several commands share. Each is declared once, as a field of a dataclass or as an annotated type."""
+"""Options shared by commands, declared once: as fields of a dataclass or as annotated types."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ INPUT, MODEL, METHOD, OUTPUT, DISTRIBUTION = _PANELS
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.", **OUTPUT)]
 PresetOption = Annotated[
     str | None,
-    typer.Option("--preset", metavar="NAME", help="Settings of a benchmark: tta-panda ls presets.", **METHOD),
+    typer.Option("--preset", metavar="NAME", help="Settings of a benchmark; see tta-panda ls presets.", **METHOD),
 ]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="An option of methods or of Panda; repeatable.", **METHOD),
+    typer.Option("--set", metavar="NAME=VALUE", help="Set an option of methods or of Panda; repeatable.", **METHOD),
 ]
 PrecisionOption = Annotated[
-    str, typer.Option("--precision", metavar="NAME", help="Of the encoders: fp32, bf16 or fp16.", **MODEL)
+    str, typer.Option("--precision", metavar="NAME", help="Precision of the encoders: fp32, bf16 or fp16.", **MODEL)
 ]
 BackendOption = Annotated[
     str, typer.Option("--backend", metavar="NAME", help="torch, or openvino (frozen methods on a CPU).", **MODEL)
@@ -48,7 +48,7 @@ IgnoreOrientationOption = Annotated[
 
 
 def _read_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Take the values of a YAML file as defaults of the command's options."""
+    """Use the values in a YAML file as defaults of the command's options."""
     if path is None or context.resilient_parsing:
         return path
     import yaml
@@ -58,7 +58,7 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InvalidInputError(f"Cannot read the configuration {path}: {error}") from error
     if not isinstance(content, dict):
-        raise InvalidInputError(f"{path} must have a value for each option, as in `method: tent`; got {content!r}.")
+        raise InvalidInputError(f"{path} must map options to values, as in `method: tent`; got {content!r}.")
     known = {option.lstrip("-"): each.name for each in context.command.params for option in each.opts}
     defaults = {}
     for key, value in content.items():
@@ -77,18 +77,18 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What `bench` and `reproduce` run."""
+    """Options of `bench` and `reproduce`."""
 
     config: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="YAML with values for options.", is_eager=True, callback=_read_config, **INPUT
+            metavar="FILE", help="YAML file with values of options.", is_eager=True, callback=_read_config, **INPUT
         ),
     ] = None
     data: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Data set: tta-panda ls data.", show_default="the preset's, or glyphs-c", **INPUT
+            metavar="NAME", help="Data set; see tta-panda ls data.", show_default="the preset's, or glyphs-c", **INPUT
         ),
     ] = None
     data_root: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of data sets on disk.", **INPUT)] = None
@@ -96,24 +96,28 @@ class RunOptions:
         int | None, typer.Option(metavar="N", min=1, help="Maximum number of images per corruption.", **INPUT)
     ] = None
     image_list: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Use only these images; one name per line.", **INPUT)
+        Path | None,
+        typer.Option(metavar="FILE", help="Use only the images listed in this file, one name per line.", **INPUT),
     ] = None
     skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Skip image files that cannot be decoded.", **INPUT)
+        bool, typer.Option("--skip-broken", help="Skip image files that cannot be read.", **INPUT)
     ] = False
     preprocess: Annotated[
-        str, typer.Option(metavar="NAME", help="batched (tensors) or exact (Pillow, as open_clip).", **INPUT)
+        str,
+        typer.Option(metavar="NAME", help="Resizing: batched (tensors) or exact (Pillow, like open_clip).", **INPUT),
     ] = "batched"
     ignore_orientation: IgnoreOrientationOption = False
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Model: tta-panda ls models.", show_default="the preset's, or mini", **MODEL),
+        typer.Option(
+            metavar="NAME", help="Model; see tta-panda ls models.", show_default="the preset's, or mini", **MODEL
+        ),
     ] = None
     templates: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Prompts: photo, mint (7) or openai (80).",
+            help="Prompt templates: photo, mint (7) or openai (80).",
             show_default="the preset's, or photo",
             **MODEL,
         ),
@@ -122,27 +126,31 @@ class RunOptions:
     backend: BackendOption = "torch"
     settings: SettingsOption = None
     protocol: Annotated[
-        str, typer.Option(metavar="NAME", help="paper, or reference: as the authors' code.", **METHOD)
+        str, typer.Option(metavar="NAME", help="Follow the paper, or, with reference, the authors' code.", **METHOD)
     ] = "paper"
-    cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep encoded features here.", **OUTPUT)] = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count runs and images, and run nothing.", **OUTPUT)] = (
-        False
+    cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to cache image features in.", **OUTPUT)] = (
+        None
     )
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="With --dry-run: list the runs.", **OUTPUT)] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count the runs and their images, but run nothing.", **OUTPUT)
+    ] = False
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="With --dry-run: list the runs by data and methods.", **OUTPUT)
+    ] = False
     throughput: Annotated[
         float | None,
-        typer.Option(metavar="N", help="With --dry-run: images per second.", **OUTPUT),
+        typer.Option(metavar="N", help="With --dry-run: images per second, to estimate the time.", **OUTPUT),
     ] = None
     shard: Annotated[
-        str | None, typer.Option(metavar="K/N", help="Make the K-th of N parts of the runs.", **DISTRIBUTION)
+        str | None, typer.Option(metavar="K/N", help="Make only the K-th of N parts of the runs.", **DISTRIBUTION)
     ] = None
 
     def __post_init__(self) -> None:
         for name in ("throughput", "verbose"):
             if getattr(self, name) and not self.dry_run:
-                raise InvalidInputError(f"--{name} belongs to an estimate: add --dry-run, or omit it.")
+                raise InvalidInputError(f"--{name} needs a dry run: add --dry-run, or omit --{name}.")
         if self.throughput is not None and self.throughput <= 0:
-            raise InvalidInputError(f"--throughput is a number of images per second above 0, got {self.throughput:g}.")
+            raise InvalidInputError(f"--throughput must be more than 0 images per second, got {self.throughput:g}.")
 
     def parsed_settings(self) -> dict[str, Any]:
         from tta_panda.methods.factory import parse_setting
@@ -150,10 +158,10 @@ class RunOptions:
         return dict(parse_setting(text) for text in self.settings or [])
 
     def resolve(self, preset: Preset | None = None, **stream: Any) -> tuple[StreamConfig, Sources, Preset | None]:
-        """What all runs have in common, where model and data are found, and the preset that methods take values from.
+        """Resolve the settings that all runs share, the sources of model and data, and the preset for methods.
 
         Args:
-            preset: brings model, data and templates where the options leave them open.
+            preset: provides model, data and templates unless options set them.
             stream: further fields of the `StreamConfig`.
         """
         from tta_panda.evaluation.plan import Sources, model_preset
@@ -176,26 +184,42 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionOptions:
-    """Where work is done, and by how many workers."""
+    """Options of where to run, and with how many workers."""
 
-    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda or mps.", **DISTRIBUTION)] = "auto"
+    device: Annotated[str, typer.Option(metavar="NAME", help="Device: auto, cpu, cuda or mps.", **DISTRIBUTION)] = (
+        "auto"
+    )
     workers: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Worker processes.", show_default="by the size of the work", **DISTRIBUTION
+            metavar="N",
+            min=1,
+            help="Number of worker processes.",
+            show_default="by the size of the work",
+            **DISTRIBUTION,
         ),
     ] = None
     engine: Annotated[
-        str, typer.Option(metavar="NAME", help="local, or ray: a cluster (tta-panda\\[ray]).", **DISTRIBUTION)
+        str,
+        typer.Option(metavar="NAME", help="Where workers run: local, or ray (needs tta-panda\\[ray]).", **DISTRIBUTION),
     ] = LOCAL
     address: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Of a Ray cluster, or auto.", show_default="start one", **DISTRIBUTION),
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address of a running Ray cluster; auto finds a local one.",
+            show_default="start one",
+            **DISTRIBUTION,
+        ),
     ] = None
     gpus_per_worker: Annotated[
         float | None,
         typer.Option(
-            metavar="N", min=0, help="With Ray; may be a fraction.", show_default="1, or 0 without GPUs", **DISTRIBUTION
+            metavar="N",
+            min=0,
+            help="GPUs per Ray worker; may be a fraction.",
+            show_default="1, or 0 without GPUs",
+            **DISTRIBUTION,
         ),
     ] = None
 
@@ -204,16 +228,16 @@ class ExecutionOptions:
             raise UnknownNameError("engine", self.engine, (LOCAL, RAY))
         for name, value in (("--address", self.address), ("--gpus-per-worker", self.gpus_per_worker)):
             if value is not None and self.engine != RAY:
-                raise InvalidInputError(f"{name} belongs to a cluster: type --engine ray as well, or omit it.")
+                raise InvalidInputError(f"{name} needs a cluster: add --engine ray, or omit {name}.")
 
     def usable_device(self) -> str:
-        """Where models run: resolved on this machine, unless workers are on others, which resolve it themselves."""
+        """The device to run on. For Ray, whose workers resolve it on their own machines, it may still be `auto`."""
         from tta_panda.models.devices import resolve_device
 
         return self.device if self.engine == RAY else resolve_device(self.device)
 
     def make_executor(self, workers: int) -> Executor:
-        """The executor that was asked for; on this machine it has `workers` where --workers is not given."""
+        """Create the executor; `workers` is the default of --workers on this machine."""
         if self.engine == RAY:
             from tta_panda.ray_executor import RayExecutor
 
@@ -224,7 +248,7 @@ class ExecutionOptions:
 
 
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give typer a command with an option for every field of its dataclass parameters, sorted by panel."""
+    """Wrap a command for typer: an option for every field of its dataclass parameters, sorted by panel."""
     given = signature(command, eval_str=True).parameters
     groups: dict[str, Any] = {name: each.annotation for name, each in given.items() if is_dataclass(each.annotation)}
     parameters = [each for name, each in given.items() if name not in groups]

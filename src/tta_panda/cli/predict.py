@@ -1,4 +1,4 @@
-"""`tta-panda predict`: the classes of your own images."""
+"""`tta-panda predict`: classify your own images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tta_panda.cli.common import note_if_interrupted, print_json, say, split_commas
+from tta_panda.cli.common import note_on_interrupt, print_json, print_stderr, split_commas
 from tta_panda.cli.options import (
     DISTRIBUTION,
     INPUT,
@@ -42,12 +42,14 @@ if TYPE_CHECKING:
     from tta_panda.prediction.summary import Summary
 
 STDIN = "-"
-_PATH_LENGTH = 50  # letters
+_PATH_LENGTH = 50  # characters
 
 
 def predict(
     *,
-    paths: Annotated[list[str] | None, typer.Argument(help="Images, folders, globs; - reads paths from stdin.")] = None,
+    paths: Annotated[
+        list[str] | None, typer.Argument(help="Images, folders or globs; - reads paths from stdin.")
+    ] = None,
     classes: Annotated[
         str | None,
         typer.Option(metavar="NAMES", help="Class names, comma-separated.", show_default="the sub-folders", **INPUT),
@@ -57,55 +59,70 @@ def predict(
     ] = None,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images per batch.", **INPUT)] = 100,
     order: Annotated[
-        str, typer.Option(metavar="NAME", help="sequential, or shuffled (for sorted folders).", **INPUT)
+        str,
+        typer.Option(metavar="NAME", help="Order of images: sequential, or shuffled (for sorted folders).", **INPUT),
     ] = "sequential",
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Random seed.", **INPUT)] = 0,
     watch: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Predict images as they appear here.", **INPUT)
+        Path | None, typer.Option(metavar="DIR", help="Watch a folder, and predict images as they appear.", **INPUT)
     ] = None,
     until_idle: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="With --watch: end when idle this long.", **INPUT)
+        float | None,
+        typer.Option(metavar="SECONDS", help="With --watch: stop when no image has appeared for this long.", **INPUT),
     ] = None,
     no_skip_broken: Annotated[
         bool, typer.Option("--no-skip-broken", help="Exit with 1 if an image cannot be read.", **INPUT)
     ] = False,
-    max_pixels: Annotated[int, typer.Option(metavar="N", min=1, help="Skip larger images.", **INPUT)] = 100_000_000,
+    max_pixels: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Skip images with more pixels.", **INPUT)
+    ] = 100_000_000,
     ignore_orientation: IgnoreOrientationOption = False,
     model: Annotated[
-        str, typer.Option(metavar="NAME", help="Model: tta-panda ls models.", **MODEL)
+        str, typer.Option(metavar="NAME", help="Model; see tta-panda ls models.", **MODEL)
     ] = DEFAULT_FOR_PICTURES,
     template: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Prompt with {} for the class; repeatable.", **MODEL)
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Prompt template with {} for the class; repeatable.", **MODEL),
     ] = None,
     precision: PrecisionOption = "fp32",
     backend: BackendOption = "torch",
     method: Annotated[
-        str, typer.Option(metavar="NAME", help="Method: tta-panda ls methods.", **METHOD)
+        str, typer.Option(metavar="NAME", help="Method; see tta-panda ls methods.", **METHOD)
     ] = DEFAULT_METHOD,
     settings: SettingsOption = None,
     preset: PresetOption = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help=".csv, .jsonl or .parquet.", show_default="stdout", **OUTPUT
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File of predictions: .csv, .jsonl or .parquet.",
+            show_default="stdout",
+            **OUTPUT,
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted --output.", **OUTPUT)] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Page of thumbnails.", **OUTPUT)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted --output file.", **OUTPUT)] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write an HTML page of thumbnails.", **OUTPUT)
+    ] = None,
     state: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="State of the method: load it, then save it.", **OUTPUT)
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="File to load the method's state from, if it exists, and to save it to.", **OUTPUT
+        ),
     ] = None,
     as_json: JsonOption = False,
     execution: ExecutionOptions,
     shard_size: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Images per task of several workers.", **DISTRIBUTION)
+        int, typer.Option(metavar="N", min=1, help="Images per task, with several workers.", **DISTRIBUTION)
     ] = 1000,
 ) -> None:
-    """Predict the classes of images, beside what the plain classifier predicts.
+    """Classify images, and compare with the unadapted model.
 
-    Rows are written as they come. An interrupted command has all finished
-    batches in its --output; the same command with --resume completes the file,
-    which is then the same as without interruption.
+    Predictions are written batch by batch. After an interruption, the same
+    command with --resume completes the --output file, which is then the same
+    as without the interruption.
 
     \b
     Examples:
@@ -118,14 +135,14 @@ def predict(
         "Give either paths or --watch FOLDER, not both.": watch and paths,
         "Name images, folders or globs, or - for paths on stdin: tta-panda predict photos": not places,
         "Give either - or paths, not both.": STDIN in places and len(places) > 1,
-        "--html needs --output, too: the page is made of its rows.": html and not output,
-        "--resume continues a file of predictions; give its --output.": resume and not output,
-        f"--order is sequential or shuffled, got {order!r}.": order not in ("sequential", "shuffled"),
-        "Only a list of files can be shuffled, not --watch or -.": order == "shuffled" and (watch or STDIN in places),
-        "--until-idle belongs to --watch.": until_idle is not None and not watch,
-        "Several workers write to a file; give --output.": sharded and not output,
-        "Each shard of several workers is a stream of its own: omit --state.": sharded and state,
-        "Only a list of files can be divided among workers, not --watch.": sharded and watch,
+        "--html needs --output, whose rows it shows.": html and not output,
+        "--resume needs the --output file to continue.": resume and not output,
+        f"--order must be sequential or shuffled, got {order!r}.": order not in ("sequential", "shuffled"),
+        "--watch and - cannot be shuffled: omit --order.": order == "shuffled" and (watch or STDIN in places),
+        "--until-idle needs --watch.": until_idle is not None and not watch,
+        "Several workers need a file to write to: give --output.": sharded and not output,
+        "With several workers, every shard is a separate stream: omit --state.": sharded and state,
+        "Several workers need a list of files: omit --watch.": sharded and watch,
         "Give either --classes or --classes-file.": classes is not None and classes_file is not None,
     }
     for message, is_wrong in refused.items():
@@ -157,13 +174,13 @@ def predict(
     _check_outputs(job, html, [])
     images = [] if watch else _find_images(places, seed if order == "shuffled" else None)
     _check_outputs(job, html, images if isinstance(images, list) else [])
-    kept = "Nothing is kept; with --output FILE, --resume can continue."
+    kept = "Nothing is kept; with --output FILE, --resume could continue."
     if output:
-        kept = f"What is predicted is kept; the same command with --resume completes {output}."
+        kept = f"Finished predictions are kept; the same command with --resume completes {output}."
     rows: list[dict[str, object]] | None = [] if as_json else None
-    with note_if_interrupted(kept), job.open(resume=resume) as is_open:
+    with note_on_interrupt(kept), job.open(resume=resume) as is_open:
         if not is_open:
-            say(f"{output} is complete; there is nothing to resume.")
+            print_stderr(f"{output} is complete; there is nothing to resume.")
         elif watch:
             with _stopped_by_signals() as stop:
                 new = watch_folder(watch, set(job.predicted_paths()), until_idle=until_idle, stop=stop)
@@ -180,8 +197,8 @@ def predict(
 
 
 def _check_outputs(job: PredictionJob, html: Path | None, images: Sequence[str]) -> None:
-    """Refuse names that would have one file overwrite another, or an image."""
-    own = {job.output.path, job.output.growing, job.checkpoint} if job.output else set()
+    """Refuse outputs that would overwrite each other, or an image."""
+    own = {job.output.path, job.output.work_path, job.checkpoint} if job.output else set()
     written = [path for path in (*own, job.state, html) if path is not None]
     if len({path.resolve() for path in written}) < len(written):
         raise InvalidInputError(
@@ -204,7 +221,7 @@ def _write_page(page: Path, output: Path, config: PredictionConfig, notes: Seque
 
 
 def _find_images(places: Sequence[str], seed: int | None) -> Iterable[str]:
-    """Paths in the order of the stream, shuffled if there is a seed; a list unless they come from stdin."""
+    """Find the paths to predict, in order, shuffled if there is a seed; a list unless they come from stdin."""
     import numpy as np
 
     from tta_panda.data.listing import find_images
@@ -214,7 +231,7 @@ def _find_images(places: Sequence[str], seed: int | None) -> Iterable[str]:
         return (line for line in lines if line)
     found = find_images(places)
     if found.skipped:
-        say(str(found))
+        print_stderr(str(found))
     if not found.paths:
         raise DataError(f"There are no images in {', '.join(places)}.")
     paths = [str(path) for path in found.paths]
@@ -223,7 +240,7 @@ def _find_images(places: Sequence[str], seed: int | None) -> Iterable[str]:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, so that watching a folder ends after the batch that is under way."""
+    """Yield an event that Ctrl-C and SIGTERM set, so that watching a folder ends after the current batch."""
     stop = threading.Event()
     before = {each: signal.signal(each, lambda *_: stop.set()) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -240,7 +257,7 @@ def _run(
     *,
     from_start: bool = True,
 ) -> None:
-    """Predict. Without a file, predictions go to `rows`, or to stdout: a table for people, CSV for programs."""
+    """Run a job. Without an output file, predictions go to `rows`, or to stdout: as text on a terminal, else as CSV."""
     from tta_panda.files import csv_line
     from tta_panda.prediction.files import COLUMNS, as_row, csv_row
 
@@ -259,27 +276,27 @@ def _run(
                 if rows is not None:
                     rows += map(as_row, predictions)
                 elif to_stdout:
-                    typer.echo("".join(map(_line if on_terminal else csv_row, predictions)), nl=False)
+                    typer.echo("".join(map(_terminal_line if on_terminal else csv_row, predictions)), nl=False)
         except WorkerError as error:
             raise WorkerError(
-                f"Only the first {job.summary.pictures:,} images are predicted: {error} The same command with "
+                f"Only the first {job.summary.pictures:,} images were predicted: {error} The same command with "
                 "--resume tries again."
             ) from error
 
 
-def _line(prediction: Prediction) -> str:
-    """A prediction for people, with the end of the line."""
+def _terminal_line(prediction: Prediction) -> str:
+    """Format a prediction as a line on a terminal."""
     path = prediction.path or ""
     path = path if len(path) <= _PATH_LENGTH else f"…{path[1 - _PATH_LENGTH :]}"
     text = f"skipped: {prediction.error}"
     if prediction.error is None:
-        plain = f"  (plain: {prediction.plain_predicted})" if prediction.changed else ""
+        plain = f"  (unadapted: {prediction.plain_predicted})" if prediction.changed else ""
         text = f"{prediction.probability:4.0%}  {prediction.predicted}{plain}"
     return printable(f"{path:{_PATH_LENGTH}}  {text}") + "\n"
 
 
 def print_summary(method: str, summary: Summary, files: dict[str, Path | None]) -> None:
-    """Print counts, accuracy and bias: on stdout if the predictions have a file of their own."""
+    """Print counts, accuracy and bias: on stderr if the predictions are on stdout."""
     console = make_console(stderr=files["Predictions"] is None)
     facts, read = summary.facts(), summary.pictures - summary.skipped
     speed = f"{facts['pictures_per_second']:.1f} per second, the encoder busy {facts['busy']:.0%} of the time"
@@ -289,7 +306,7 @@ def print_summary(method: str, summary: Summary, files: dict[str, Path | None]) 
         for path, reason in summary.reasons.items():
             console.print(printable(f"  {path}: {reason}"), soft_wrap=True)
         if summary.skipped > len(summary.reasons):
-            console.print(f"  and {summary.skipped - len(summary.reasons):,} more; their rows have the reasons")
+            console.print(f"  and {summary.skipped - len(summary.reasons):,} more; see their rows for the reasons")
     for line in summary.explain(method):
         console.print(line, soft_wrap=True)
     for name, file in files.items():

@@ -1,4 +1,4 @@
-"""`tta-panda report`: the tables and the page of a folder of records."""
+"""`tta-panda report`: tables and an HTML report of a folder of records."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ if TYPE_CHECKING:
     from tta_panda.reporting.comparison import Comparison
 
 MAX_METHODS_IN_FULL = 3
-"""Of more methods a terminal shows the means only; corruption by corruption they are in the report."""
+"""With more methods, the terminal shows means only; the report has all corruptions."""
 
 _OWN_TABLE = re.compile(r"comparison(-\d+)?-(summary|accuracy|bias|calibration|passes)\.(csv|md|tex)")
-"""Names of the files that a report writes beside its page."""
+"""Names of the table files that a report writes next to its page."""
 
 
 def report(
     runs: Annotated[Path, typer.Argument(help="Folder of records.")] = Path("runs"),
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page.", show_default="report.html in the folder")
+        Path | None,
+        typer.Option("--output", "-o", help="HTML file to write.", show_default="report.html in the folder"),
     ] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", help="File for one row per record.")] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Also write a CSV file with one row per record.")] = None,
     parquet: Annotated[
-        Path | None, typer.Option("--parquet", help="The same rows; needs tta-panda\\[parquet].")
+        Path | None, typer.Option("--parquet", help="The same as a Parquet file; needs tta-panda\\[parquet].")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the tables of a folder of records, and write them and an HTML report.
+    """Print the tables of a folder of records; write them and an HTML report.
 
     \b
     Examples:
@@ -75,7 +76,7 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
 
 
 def write_report(records: Sequence[RunRecord], comparisons: Sequence[Comparison], page: Path) -> Path:
-    """The page of a folder of records, and its tables as files in `tables` beside it."""
+    """Write the page of a folder of records, and its tables as files in `tables` next to it."""
     from tta_panda.reporting.exports import write_tables
     from tta_panda.reporting.page import Part, write_page
 
@@ -88,6 +89,6 @@ def write_report(records: Sequence[RunRecord], comparisons: Sequence[Comparison]
             path.unlink(missing_ok=True)  # another process may be writing the same report
     lead = (
         f"{len(records)} runs. Accuracy is top-1. Prediction bias is the L1 distance between the mean predicted "
-        "probabilities and the label frequencies: 0 is none, 2 the most there can be."
+        "probabilities and the label frequencies, from 0 (none) to 2."
     )
     return write_page(page, "Test-time adaptation with and without Panda", lead, [Part("", sections)], records)

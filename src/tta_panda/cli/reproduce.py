@@ -1,4 +1,4 @@
-"""`tta-panda reproduce`: the paper's tables and figures."""
+"""`tta-panda reproduce`: tables and figures of the paper, and others."""
 
 from __future__ import annotations
 
@@ -25,44 +25,49 @@ if TYPE_CHECKING:
     from tta_panda.reporting.page import Part, Section
 
 Outcomes = Mapping[tuple[str, bool], "Outcome"]
-"""By the name of a setup, and whether the runs are timed."""
+"""Outcomes by the name of a setup, and whether the runs are timed."""
 
 
 def reproduce(
     *,
-    names: Annotated[list[str], typer.Argument(help="all, paper, beyond, or names: tta-panda ls experiments.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer images, seeds and settings: minutes.", **INPUT)] = False,
+    names: Annotated[list[str], typer.Argument(help="all, paper, beyond, or see tta-panda ls experiments.")],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use fewer images, seeds and settings, to finish in minutes.", **INPUT)
+    ] = False,
     seed: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Random seeds, as 0,1,2 or 0-4.", show_default="0-4; quick: 0,1", **INPUT),
+        typer.Option(
+            metavar="N", help="Random seed; several as 0,1,2 or 0-4.", show_default="0-4; quick: 0,1", **INPUT
+        ),
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Of tables by method: only these, or frozen, views or trained.",
+            help="Only these methods, or frozen, views or trained, in tables by method.",
             show_default="all",
             **METHOD,
         ),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="The paper's benchmarks, comma-separated, or all.", **METHOD)
+        str | None, typer.Option(metavar="NAMES", help="Benchmarks of the paper, comma-separated, or all.", **METHOD)
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Records, tables, figures, report.", **OUTPUT)
+        Path,
+        typer.Option("--output", "-o", metavar="DIR", help="Folder of records, tables, figures and report.", **OUTPUT),
     ] = Path("reproduction"),
     as_json: JsonOption = False,
     run: RunOptions,
     execution: ExecutionOptions,
 ) -> None:
-    """Make the paper's tables and figures, and others beyond it, from records.
+    """Make the tables and figures of the paper, and others, from records.
 
     Runs that have a record are not repeated. The embedded model and data are
     the default.
 
-    With --set, beta=paper is the preset's beta (the default of the paper's
-    benchmarks), beta=auto chooses it without labels (the default elsewhere),
-    and beta=grid reports the best of the paper's search beside auto.
+    --set beta=paper uses the preset's beta (default for the benchmarks of the
+    paper), beta=auto chooses it without labels (default otherwise), and
+    beta=grid compares the best beta of the paper's search with auto.
 
     \b
     Examples:
@@ -73,18 +78,18 @@ def reproduce(
     from tta_panda.evaluation.store import RunStore
     from tta_panda.experiments import select_experiments
 
-    with runs.note_where_records_are(output):
+    with runs.note_records_on_interrupt(output):
         experiments = select_experiments(names)
         seeds = parse_ints(seed) if seed else None
-        methods = _chosen_methods(method) if method else ()
-        setups = _setups(run, preset, seeds, quick, methods, _own_defaults(experiments, quick))
-        # The same run may exist in both folders: alone and timed, or while it shared encoder passes with others.
+        methods = _expand_methods(method) if method else ()
+        setups = _setups(run, preset, seeds, quick, methods, _experiment_defaults(experiments, quick))
+        # A run may be in both folders: timed alone, and sharing encoder passes with others.
         stores = {False: RunStore(output / "records"), True: RunStore(output / "records" / "timed")}
         planned = {
             (name, timed): runs.PlannedRuns(
                 select_shard(_runs(experiments, setup, timed), run.shard), store, setup.sources, timed
             )
-            for timed, store in stores.items()  # runs that share passes and cores first
+            for timed, store in stores.items()  # first those that share passes and cores
             for name, setup in setups.items()
         }
         if run.dry_run:
@@ -114,8 +119,8 @@ def reproduce(
         raise typer.Exit(runs.exit_code(outcomes.values()))
 
 
-def _chosen_methods(text: str) -> tuple[str, ...]:
-    """Plain names of methods, from names and kinds of methods."""
+def _expand_methods(text: str) -> tuple[str, ...]:
+    """Expand names and kinds of methods into names of plain methods."""
     from tta_panda.methods import METHODS
     from tta_panda.methods.trained import TrainedMethod
     from tta_panda.methods.views import ViewMethod
@@ -132,11 +137,11 @@ def _chosen_methods(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _own_defaults(experiments: Sequence[Experiment], quick: bool) -> dict[str, Any]:
-    """Data, model, number of images and seeds of an experiment that has its own."""
+def _experiment_defaults(experiments: Sequence[Experiment], quick: bool) -> dict[str, Any]:
+    """Default options of an experiment that has its own data and model."""
     own = [each for each in experiments if each.defaults]
     if own and len(experiments) > 1:
-        raise InvalidInputError(f"{own[0].name} has data and a model of its own: reproduce it alone.")
+        raise InvalidInputError(f"{own[0].name} has its own data and model: reproduce it alone.")
     defaults = own[0].defaults if own else {}
     return {name: value for name, value in defaults.items() if not (quick and name in ("limit", "seeds"))}
 
@@ -149,9 +154,9 @@ def _setups(
     methods: Sequence[str],
     defaults: Mapping[str, Any],
 ) -> dict[str, Setup]:
-    """A setup for each preset that was asked for, by name. The paper's data are run as the paper runs them.
+    """Create a setup per preset, by name; data of the paper imply their preset.
 
-    Without a preset, an experiment's own defaults stand where the user says nothing.
+    Without a preset, options that are not set have the experiment's own defaults.
     """
     from tta_panda.experiments.paper import BACKBONES
     from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
@@ -168,7 +173,7 @@ def _setups(
     else:
         chosen = [get_preset(run.data) if run.data in BACKBONES else None]
     if len(chosen) > 1 and run.data:
-        raise InvalidInputError(f"--preset names {len(chosen)} benchmarks, each with its data: omit --data.")
+        raise InvalidInputError(f"--preset selects {len(chosen)} benchmarks, each with its own data: omit --data.")
     seeds = tuple(dict.fromkeys(seeds or (QUICK_SEEDS if quick else PAPER_SEEDS)))
     setups = {}
     for preset in chosen:
@@ -184,11 +189,11 @@ def _checked_beta(value: Any) -> Beta:
     words = ("paper", "grid", "auto")
     if value in words or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value if isinstance(value, str) else float(value)  # type: ignore[return-value]
-    raise InvalidInputError(f"beta is {', '.join(words)} or a number, got {value!r}.")
+    raise InvalidInputError(f"beta must be {', '.join(words)} or a number, got {value!r}.")
 
 
 def _runs(experiments: Sequence[Experiment], setup: Setup, timed: bool) -> list[RunConfig]:
-    """The runs of experiments, each once."""
+    """The runs of experiments, without duplicates."""
     own = [config for each in experiments if each.timed == timed for config in each.runs(setup)]
     return list({config.key: config for config in own}.values())
 
@@ -196,7 +201,7 @@ def _runs(experiments: Sequence[Experiment], setup: Setup, timed: bool) -> list[
 def _parts(
     experiments: Sequence[Experiment], setups: Mapping[str, Setup], outcomes: Outcomes, output: Path
 ) -> dict[Path, Part]:
-    """All that is shown, by the folder that holds its files, which are written here."""
+    """Write the files of all tables and figures, and return the parts of the page by folder."""
     from tta_panda.experiments.base import across_benchmarks
     from tta_panda.reporting.exports import write_figures, write_tables
     from tta_panda.reporting.page import Part
@@ -225,7 +230,7 @@ def _write_page(page: Path, parts: Sequence[Part], keys: Set[str], outcomes: Out
     records = {key: record for outcome in outcomes.values() for key, record in outcome.records.items()}
     missing = len(keys - records.keys())
     lead = f"Made from {len(records)} records."
-    lead += f" {missing} runs are missing, and their cells say so." if missing else ""
+    lead += f" {missing} runs are missing; their cells are marked." if missing else ""
     write_page(page, "Tables and figures", lead, parts, records.values())
 
 

@@ -1,4 +1,4 @@
-"""What `bench` and `reproduce` do with planned runs: make them with progress, or count them."""
+"""Planned runs of `bench` and `reproduce`: make them with progress, or count them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.filesize import decimal
 
-from tta_panda.cli.common import note_if_interrupted, print_json, print_rows, say, split_commas
+from tta_panda.cli.common import note_on_interrupt, print_json, print_rows, print_stderr, split_commas
 from tta_panda.cli.options import ExecutionOptions, RunOptions
 from tta_panda.escapes import printable
 from tta_panda.progress import make_console, make_progress
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from tta_panda.evaluation.store import RunStore
 
 IMAGES_PER_PROCESS = 10_000
-"""Work that is worth the start of a further process, with a small model."""
+"""Number of images that justifies another worker process, with a small model."""
 
 
 class PlannedRuns(NamedTuple):
-    """Runs, the store of their records, and where their model and data are found."""
+    """Runs, the store of their records, and the sources of model and data."""
 
     configs: Sequence[RunConfig]
     store: RunStore
     sources: Sources
     timed: bool = False
-    """Whether they are timed, and so neither share passes nor run beside others."""
+    """Whether runs are timed: then they neither share passes nor run in parallel."""
 
 
-def note_where_records_are(output: Path) -> AbstractContextManager[None]:
-    """Have an interruption of this block say where finished runs are."""
-    return note_if_interrupted(f"Finished runs are in {output}; the same command continues from there.")
+def note_records_on_interrupt(output: Path) -> AbstractContextManager[None]:
+    """Add to the message where finished runs are, if this block is interrupted."""
+    return note_on_interrupt(f"Finished runs are in {output}; the same command continues from there.")
 
 
 def run_with_progress(planned: PlannedRuns, execution: ExecutionOptions, cache: Path | None) -> Outcome:
-    """Make these runs, with progress on stderr, and say there what gave no record."""
+    """Make these runs, with progress and failures on stderr."""
     from tta_panda.evaluation.evaluator import Evaluator
     from tta_panda.evaluation.run import make_runs
 
@@ -54,27 +54,27 @@ def run_with_progress(planned: PlannedRuns, execution: ExecutionOptions, cache: 
     progress = make_progress("starting", total=len(configs))
 
     def report(running: Sequence[RunConfig], share: float) -> None:
-        progress.start()  # not before model and data are loaded: a command that cannot start shows no bar
+        progress.start()  # only now that model and data are loaded: a command that cannot start shows no bar
         names = ", ".join(dict.fromkeys(config.method.name for config in running))
         description = f"{running[0].stream.corruption}: {names}"
         progress.update(progress.task_ids[0], description=printable(description), advance=share * len(running))
 
-    if not executor.in_this_process:  # workers report what they have finished only
+    if not executor.in_this_process:  # workers only report finished tasks
         progress.start()
     try:
         outcome = make_runs(configs, store, evaluator, executor, report)
     finally:
         progress.stop()
-    _say_failures(outcome, store)
+    _print_failures(outcome, store)
     if evaluator.cache is not None:
         from tta_panda.methods.feature_cache import folder_size
 
-        say(f"note: {cache} holds {decimal(folder_size(evaluator.cache))} of features")
+        print_stderr(f"note: {cache} holds {decimal(folder_size(evaluator.cache))} of features")
     return outcome
 
 
 def default_workers(configs: Sequence[RunConfig], sources: Sources, device: str) -> int:
-    """One process per core for long work with a model that is too small to gain from threads; else one."""
+    """Number of processes: one per core for long work with a model too small to benefit from threads, else one."""
     from tta_panda.executors import available_cores
     from tta_panda.models import model_source
 
@@ -84,8 +84,8 @@ def default_workers(configs: Sequence[RunConfig], sources: Sources, device: str)
     return max(1, min(available_cores(), images // IMAGES_PER_PROCESS))
 
 
-def _say_failures(outcome: Outcome, store: RunStore) -> None:
-    """Say what has no record, once for all that share a reason."""
+def _print_failures(outcome: Outcome, store: RunStore) -> None:
+    """Print runs without a record, grouped by reason."""
     grouped: dict[tuple[str, str], list[FailedRun]] = {}
     for run in outcome.failures.values():
         grouped.setdefault((run.status, run.message), []).append(run)
@@ -93,21 +93,21 @@ def _say_failures(outcome: Outcome, store: RunStore) -> None:
         subjects = "; ".join(dict.fromkeys(run.subject for run in runs))
         if status == "diverged":
             path = store.divergence_path(runs[0].config) if len(runs) == 1 else store.root / "*.diverged"
-            say(f"diverged: {subjects}: {message} To try again, delete {path}")
+            print_stderr(f"diverged: {subjects}: {message} To try again, delete {path}")
         elif status == "failed":
-            say(f"failed: {subjects}: {message} The same command tries again.\n{runs[0].traceback}".rstrip())
+            print_stderr(f"failed: {subjects}: {message} The same command tries again.\n{runs[0].traceback}".rstrip())
         else:
-            say(f"not run: {subjects}: {message}")
+            print_stderr(f"not run: {subjects}: {message}")
 
 
 def exit_code(outcomes: Iterable[Outcome]) -> int:
-    """1 where data could not be read or runs failed. That a model cannot serve a method, or diverges, is a finding."""
+    """1 if data could not be read or runs failed; 0 even if runs diverged or a model does not support a method."""
     failures = [run for outcome in outcomes for run in outcome.failures.values()]
     return int(any(run.status in ("unreadable", "failed") for run in failures))
 
 
 def print_dry_run(planned: Sequence[PlannedRuns], options: RunOptions, as_json: bool) -> None:
-    """Print how many runs would be made, how much they encode, and how long that takes at --throughput."""
+    """Print the number of runs, the images and texts to encode, and the hours at --throughput."""
     from tta_panda.evaluation.run import count_encoded, divide_into_tasks
 
     rows: dict[tuple[str, str], dict[str, Any]] = {}
@@ -130,7 +130,7 @@ def print_dry_run(planned: Sequence[PlannedRuns], options: RunOptions, as_json: 
     console = make_console()
     if options.verbose:
         print_rows(console, list(rows.values()))
-        console.print("Methods in one row share what they encode.")
+        console.print("Methods in one row share encoder passes.")
     duration = "" if hours is None else f"; {hours:,.1f} hours at {speed:,g} per second"
     encoded = f"{totals['images']:,} images and {totals['texts']:,} texts{duration}"
     console.print(f"{totals['runs']:,} runs to make, {existing:,} exist. To encode: {encoded}.", soft_wrap=True)
@@ -143,7 +143,7 @@ _COUNTED = ("runs", "images", "texts")
 
 
 def plain_and_debiased(names: str) -> list[str]:
-    """Comma-separated names, `all` among them, as pairs: methods plain, and debiased as they say, else by Panda."""
+    """Expand comma-separated names or `all` into pairs: plain, and debiased, with Panda unless the name says how."""
     from tta_panda.methods import METHODS, MethodName, parse_method
 
     every = [name for word in split_commas(names) for name in (METHODS.names() if word == "all" else [word])]

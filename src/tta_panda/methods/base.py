@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError, NumericalError
+from tta_panda.methods import METHODS, MethodName
 from tta_panda.methods.features import Encoded, Features, Views, encode_images, isolated
 from tta_panda.methods.state import check_state, describe, write_state
 from tta_panda.models.base import Classifier
@@ -151,6 +152,12 @@ class Method(HasOptions, Stateful, ABC):
                 "learning rate may help, as in lr=1e-4; reset() starts afresh."
             )
         return logits
+
+    @property
+    def name(self) -> str:
+        """The name that `create_method` takes, such as `tent+panda`; of an unregistered class, the class name."""
+        base = METHODS.name_of(type(self)) or type(self).__name__.lower()
+        return str(MethodName(base, self.debias.name if self.debias else ""))
 
     @property
     def beta(self) -> float | None:

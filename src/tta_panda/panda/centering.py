@@ -28,6 +28,10 @@ class Centering(Debias):
     beta: Strength = 1.0
     half_life: HalfLife | None = None
 
+    @property
+    def name(self) -> str:
+        return "center" if self.half_life is None else "running"
+
     def start(self, patch_size: int, seed: int) -> CenteringDebiaser:
         return CenteringDebiaser(self)
 

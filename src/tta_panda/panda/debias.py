@@ -53,6 +53,11 @@ class Debias(ABC):
         for name, option in declared_options(type(self)).items():
             object.__setattr__(self, name, check_option(name, getattr(self, name), option.annotation))
 
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What follows the `+` in the name of a debiased method, such as `panda`."""
+
     @abstractmethod
     def start(self, patch_size: int, seed: int) -> Debiaser:
         """The state of a new stream; `patch_size` is the model's default, `seed` that of the negatives."""

@@ -51,6 +51,10 @@ class Level(Debias):
     exponent: Strength = 8.0
     half_life: HalfLife = 200.0
 
+    @property
+    def name(self) -> str:
+        return "level" if self.gate is None else f"{self.gate.name}+level"
+
     def with_default_sampler(self, sampler: SamplerName) -> Self:
         return dataclasses.replace(self, gate=self.gate and self.gate.with_default_sampler(sampler))
 

@@ -53,6 +53,10 @@ class Panda(Debias):
     negatives_half_life: HalfLife = 50.0
     refresh_every: Count | None = None
 
+    @property
+    def name(self) -> str:
+        return "panda"
+
     def with_default_sampler(self, sampler: SamplerName) -> Self:
         return dataclasses.replace(self, sampler=self.sampler or sampler)
 

@@ -1,4 +1,4 @@
-"""Predictions for pictures without labels: files, folders, and whatever comes one by one."""
+"""Predictions for pictures without labels: files, folders and streams."""
 
 DEFAULT_METHOD = "clip+panda+level"
-"""For pictures of which nothing is known."""
+"""For pictures about which nothing is known."""

@@ -1,4 +1,4 @@
-"""The file that predictions are written to: it grows batch by batch, and an interrupted job can cut it back."""
+"""Files of predictions, written batch by batch; a resumed job truncates its file to the last checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROWS_AT_ONCE = 10_000
 
 
 def as_row(prediction: Prediction) -> dict[str, Any]:
-    """A prediction as plain values under `COLUMNS`."""
+    """Convert a prediction to plain values, by the names in `COLUMNS`."""
     row = {name: getattr(prediction, name) for name in COLUMNS}
     row = {name: round(value, DIGITS) if isinstance(value, float) else value for name, value in row.items()}
     top = [[name, round(value, DIGITS)] for name, value in prediction.top]
@@ -33,44 +33,45 @@ def as_row(prediction: Prediction) -> dict[str, Any]:
 
 
 def csv_row(prediction: Prediction) -> str:
-    """A prediction as a line of CSV."""
+    """Format a prediction as a line of CSV."""
     return csv_line(map(csv_cell, as_row(prediction).values()))
 
 
 class PredictionFile:
-    """Predictions on their way to a file, in the format of its suffix.
+    """Write predictions to a file, in the format that its suffix names.
 
     Args:
-        path: the file. Parquet, which cannot grow, is JSON lines in `growing`, beside it, until it is finished.
+        path: the file. Parquet files cannot be appended to, so until all predictions are made, they are JSON lines in
+            the file `work_path` in the same folder.
     """
 
     def __init__(self, path: Path):
         if path.suffix.lower() not in FORMATS:
             raise InvalidInputError(f"Predictions are written to {', '.join(FORMATS)} files, by suffix; got {path}.")
-        self.path = self.growing = path
+        self.path = self.work_path = path
         self._is_csv = path.suffix.lower() == ".csv"
         if path.suffix.lower() == ".parquet":
-            import_pyarrow()  # before there is something to lose
-            self.growing = path.with_name(f"{path.name}.jsonl")
+            import_pyarrow()  # fail before anything is predicted
+            self.work_path = path.with_name(f"{path.name}.jsonl")
 
     def open(self, size: int | None) -> None:
-        """Begin anew, or, with a size in bytes, continue after that much of what is there."""
-        with writing(self.growing):
-            self.growing.parent.mkdir(parents=True, exist_ok=True)
-            # Without a buffer: what a full disk does not take would be tried once more when the file is closed.
-            self._file = self.growing.open("wb" if size is None else "rb+", buffering=0)
+        """Start a new file, or, if a size in bytes is given, truncate the existing one and append to it."""
+        with writing(self.work_path):
+            self.work_path.parent.mkdir(parents=True, exist_ok=True)
+            # Unbuffered: on a full disk, a buffer would be written once more when the file is closed.
+            self._file = self.work_path.open("wb" if size is None else "rb+", buffering=0)
             if size is None:
                 self._append(csv_line(COLUMNS) if self._is_csv else "")
             elif self._file.seek(0, os.SEEK_END) < size:
-                raise StoreError(f"{self.growing} is shorter than its checkpoint says. Delete both and begin anew.")
+                raise StoreError(f"{self.work_path} is shorter than its checkpoint says. Delete both and start again.")
             else:
                 self._file.truncate(size)
                 self._file.seek(size)
 
     def write(self, predictions: Iterable[Prediction]) -> None:
-        """Append predictions. When this returns, a killed process does not lose them."""
+        """Append predictions. Once this returns, they survive even if the process is killed."""
         lines = (csv_row(each) if self._is_csv else f"{json.dumps(as_row(each))}\n" for each in predictions)
-        with writing(self.growing):
+        with writing(self.work_path):
             self._append("".join(lines))
 
     def _append(self, text: str) -> None:
@@ -79,8 +80,8 @@ class PredictionFile:
             left = left[self._file.write(left) :]
 
     def sync(self) -> int:
-        """Make sure that not even a power failure loses what was written; returns the size in bytes."""
-        with writing(self.growing):
+        """Flush the file to disk, so that it survives a power failure, and return its size in bytes."""
+        with writing(self.work_path):
             os.fsync(self._file.fileno())
             return self._file.tell()
 
@@ -89,15 +90,15 @@ class PredictionFile:
             self._file.close()
 
     def finish(self) -> None:
-        """Complete the file. What it grew in stays until `clean_up`."""
+        """Complete the file. `work_path` stays until `clean_up`."""
         self.close()
-        if self.growing != self.path:
-            _write_parquet(self.path, read_rows(self.growing))
+        if self.work_path != self.path:
+            _write_parquet(self.path, read_rows(self.work_path))
 
     def clean_up(self) -> None:
-        """Remove what the finished file grew in."""
-        if self.growing != self.path:
-            self.growing.unlink(missing_ok=True)
+        """Remove the temporary file of a finished Parquet file."""
+        if self.work_path != self.path:
+            self.work_path.unlink(missing_ok=True)
 
 
 def _write_parquet(path: Path, rows: Iterator[dict[str, Any]]) -> None:
@@ -114,7 +115,7 @@ def _write_parquet(path: Path, rows: Iterator[dict[str, Any]]) -> None:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file of predictions; top classes as pairs of name and probability."""
+    """Read the rows of a file of predictions, with the top classes as pairs of name and probability."""
     if path.suffix.lower() == ".parquet":
         for batch in import_pyarrow().parquet.ParquetFile(path).iter_batches():
             for row in batch.to_pylist():

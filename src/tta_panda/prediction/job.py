@@ -1,7 +1,8 @@
-"""Predict a stream of pictures into a file. A job that was killed can be resumed, and writes the same file.
+"""Write the predictions for a stream of pictures to a file; a job that was killed can be resumed.
 
-The checkpoint beside the file holds the method's state after a batch, the size of the file at that time, and the sums
-of the summary. A resumed job cuts the file to this size and continues from there.
+The checkpoint next to the file holds the method's state after a batch, the size of the file at that time, and the sums
+of the summary. A resumed job truncates the file to this size and continues from there; the finished file is the same
+as that of an uninterrupted job.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from tta_panda.prediction.reading import LabelOf, Pause
 from tta_panda.prediction.summary import Summary
 
 CHECKPOINT_SHARE = 0.05
-"""Share of the time that checkpoints may take, which decides how often they are written."""
+"""Largest share of the time to spend on writing checkpoints."""
 
 _NOT_COMPARED = {"places", "device"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionConfig:
-    """What decides predictions, by name, so that every process makes the same method of it.
+    """All settings of a prediction job, as plain values from which any process can build the same method.
 
     Args:
-        places: where pictures are. Sub-folders label them, and name the classes if `classes` is None.
+        places: files and folders of pictures. Sub-folders label them, and name the classes if `classes` is None.
         templates: prompts for the classes; None for the default.
-        options: those of the method and of Panda.
+        options: options of the method and of Panda.
     """
 
     model: str
@@ -62,10 +63,10 @@ class PredictionConfig:
 
     @cached_property
     def loaded(self) -> tuple[Method, LabelOf]:
-        """The method with its model, and the labels of its pictures."""
+        """The method, and a function from the path of a picture to its label."""
         if taken := sorted({"name", "classifier", "preset", "seed"}.intersection(self.options)):
             raise InvalidInputError(
-                f"{taken[0]} is not an option of a method; --{taken[0]} sets it where it can be set."
+                f"{taken[0]} is not an option of a method; --{taken[0]} sets it, if the command has it."
             )
         return make_method(
             self.places,
@@ -82,12 +83,12 @@ class PredictionConfig:
         )
 
     def predict(self, pictures: Iterable[str | Pause], summary: Summary, first: int = 0) -> Iterator[list[Prediction]]:
-        """Predict pictures batch by batch, and count them in a summary; the first has the index `first`."""
+        """Predict pictures batch by batch and update the summary; the first picture has the index `first`."""
         method, label_of = self.loaded
         return predict_batches(method, pictures, self.batch_size, summary, self.decoding, label_of, first)
 
     def settings(self) -> dict[str, Any]:
-        """What must not differ where a job is resumed. Devices and the sizes of passes do not change predictions."""
+        """The settings that must be the same when a job is resumed. Device and pass sizes may differ."""
         compared = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _NOT_COMPARED}
         ignored = METHODS.get(parse_method(self.method).base).memory_options
         options = {name: value for name, value in self.options.items() if name not in ignored}
@@ -96,9 +97,9 @@ class PredictionConfig:
 
 
 def predict_shard(config: PredictionConfig, shard: tuple[int, Sequence[str]]) -> tuple[list[Prediction], Summary]:
-    """Predict pictures as a stream of their own, from the method's initial state.
+    """Predict a shard of the pictures as a separate stream, starting from the method's initial state.
 
-    A shard has the index of its first picture, and the paths.
+    A shard is the index of its first picture, and the paths.
     """
     first, paths = shard
     method, _ = config.loaded
@@ -108,14 +109,14 @@ def predict_shard(config: PredictionConfig, shard: tuple[int, Sequence[str]]) ->
 
 
 class PredictionJob:
-    """Predicts pictures into a file, in order.
+    """A resumable prediction of pictures, in order.
 
     Args:
-        config: what predicts.
-        output: where predictions are written, and beside it a checkpoint.
+        config: model, method and all other settings.
+        output: file to write predictions to, next to which a checkpoint is kept; None to write no file.
         state: file of the method's state: loaded first if it exists, and written at the end.
-        executor: runs shards of the pictures, each a stream of its own; None predicts a single stream here.
-        shard_size: pictures of a shard.
+        executor: runs shards of the pictures as separate streams; None predicts a single stream in this process.
+        shard_size: number of pictures in a shard.
     """
 
     def __init__(
@@ -127,8 +128,8 @@ class PredictionJob:
         shard_size: int = 1000,
     ):
         self.config = config
-        # Shards are predicted elsewhere: here, the method only has names for a summary and a state for checkpoints.
-        self._here = replace(config, device="cpu", precision="fp32", backend="torch") if executor else config
+        # Workers predict shards; the method in this process only provides class names and the state of checkpoints.
+        self._local = replace(config, device="cpu", precision="fp32", backend="torch") if executor else config
         self.output = None if output is None else PredictionFile(output)
         self.checkpoint = None if output is None else output.with_name(f"{output.name}.checkpoint")
         """Exists while the job is not finished."""
@@ -140,7 +141,7 @@ class PredictionJob:
 
     @contextmanager
     def open(self, *, resume: bool = False) -> Iterator[bool]:
-        """Open the files, anew or where an interrupted job stopped; False if they are complete already."""
+        """Open the files, new or where an interrupted job stopped; yield False if they are complete already."""
         if self.state is not None:
             make_writable(self.state.parent, "write the state to", "Choose another --state.")
         if self.output is None or self.checkpoint is None:
@@ -150,7 +151,7 @@ class PredictionJob:
         path, lock = self.output.path, self.output.path.with_name(f"{self.output.path.name}.lock")
         with locked(path, "another --output", lock):
             try:
-                is_open = self._has_work(path, self.checkpoint, resume)
+                is_open = self._is_unfinished(path, self.checkpoint, resume)
                 if is_open:
                     self._start()
                     self._open(self.output, self.checkpoint)
@@ -160,18 +161,18 @@ class PredictionJob:
                 if not self.checkpoint.exists():
                     lock.unlink(missing_ok=True)
 
-    def _has_work(self, path: Path, checkpoint: Path, resume: bool) -> bool:
-        """Whether anything is left to predict; what exists already must be wanted."""
+    def _is_unfinished(self, path: Path, checkpoint: Path, resume: bool) -> bool:
+        """Whether anything is left to predict; existing files are an error unless `resume` is set."""
         if checkpoint.exists() and not resume:
             raise InvalidInputError(
-                f"{path} is unfinished: add --resume to continue, or delete {checkpoint} to begin anew."
+                f"{path} is unfinished: add --resume to continue, or delete {checkpoint} to start again."
             )
         if path.exists() and not resume:
             raise InvalidInputError(f"{path} exists; choose another --output, or delete it.")
         return checkpoint.exists() or not path.exists()
 
     def _start(self) -> None:
-        method, _ = self._here.loaded  # before anything is written
+        method, _ = self._local.loaded  # before anything is written
         method.reset()  # another job may have used it
         self.summary = Summary.empty(method.classifier.class_names)
         if self.state is not None and self.state.exists():
@@ -184,26 +185,26 @@ class PredictionJob:
         if checkpoint.exists():
             state, facts = read_state(checkpoint)
             self._check_settings(facts["settings"], output.path)
-            self._here.loaded[0].load_state_dict(state)
+            self._local.loaded[0].load_state_dict(state)
             self.summary = Summary(**facts["summary"])
             size = facts["size"]
         else:
-            self._save(None)  # before the output: one without a checkpoint is complete
+            self._save(None)  # before the output: a file without a checkpoint counts as complete
         output.open(size)
 
     def predicted_paths(self) -> Iterator[str]:
-        """Paths of what was predicted before this job was resumed, as `path_text` writes them."""
-        return (row["path"] for row in read_rows(self.output.growing)) if self.output else iter(())
+        """Paths of the pictures predicted before this job was resumed, as `path_text` writes them."""
+        return (row["path"] for row in read_rows(self.output.work_path)) if self.output else iter(())
 
     def run(self, paths: Iterable[str | Pause], *, from_start: bool = True) -> Iterator[list[Prediction]]:
-        """Predict, batch by batch; predictions are in the output when they are yielded.
+        """Predict batch by batch; predictions are written to the output before they are yielded.
 
         Args:
-            paths: all pictures of the job, also those that a resumed one has predicted already.
-            from_start: False if `paths` has only those that are left.
+            paths: all pictures of the job, including those that were predicted before it was resumed.
+            from_start: False if `paths` omits the pictures that were predicted before.
         """
-        left = self._left_of(iter(paths)) if from_start else paths
-        for predictions in self._predict(left):
+        remaining = self._skip_predicted(iter(paths)) if from_start else paths
+        for predictions in self._predict(remaining):
             if self.output is not None:
                 self.output.write(predictions)
                 if self.executor or time.perf_counter() >= self._checkpoint_after:
@@ -216,20 +217,20 @@ class PredictionJob:
         if self.executor is None:
             yield from self.config.predict(paths, self.summary, first)
             return
-        left = [path for path in paths if isinstance(path, str)]
-        starts = range(0, len(left), self.shard_size)
-        shards = [(first + start, left[start : start + self.shard_size]) for start in starts]
+        remaining = [path for path in paths if isinstance(path, str)]
+        starts = range(0, len(remaining), self.shard_size)
+        shards = [(first + start, remaining[start : start + self.shard_size]) for start in starts]
         for predictions, part in self.executor.map(partial(predict_shard, self.config), shards):
             self.summary.add(part)
             yield predictions
 
-    def _left_of(self, paths: Iterator[str | Pause]) -> Iterator[str | Pause]:
-        """What follows the pictures that were predicted already, if these are the same as they were."""
+    def _skip_predicted(self, paths: Iterator[str | Pause]) -> Iterator[str | Pause]:
+        """Skip the pictures that were predicted already, and check that they are the same."""
         for path in self.predicted_paths():
             if path_text(str(next(paths, ""))) != path:
                 raise DataError(
-                    "The pictures are not those that the output was begun with. Give the same ones in the same order, "
-                    f"or begin anew with another --output. The first that differs is {path}."
+                    "The pictures are not the ones that the output was started with. Give the same ones in the same "
+                    f"order, or start again with another --output. The first that differs is {path}."
                 )
         return paths
 
@@ -237,10 +238,10 @@ class PredictionJob:
         return {**self.config.settings(), "shard size": str(self.shard_size if self.executor else None)}
 
     def _save(self, size: int | None) -> None:
-        """Write a checkpoint, with the size of the output in bytes; None before it is begun."""
+        """Write a checkpoint with the size of the output in bytes, or None if it has not been opened."""
         start = time.perf_counter()
         facts = {"size": size, "summary": vars(self.summary), "settings": self._settings()}
-        write_state(cast(Path, self.checkpoint), self._here.loaded[0], facts)
+        write_state(cast(Path, self.checkpoint), self._local.loaded[0], facts)
         now = time.perf_counter()
         self._checkpoint_after = now + (now - start) / CHECKPOINT_SHARE
 
@@ -249,8 +250,8 @@ class PredictionJob:
         if differing := [name for name in now if before.get(name) != now[name]]:
             was, is_now = (reprlib.repr(each.get(differing[0], "")).strip("'") for each in (before, now))
             raise InvalidInputError(
-                f"{output} was begun with another {differing[0]}: {was}, not {is_now}. Resume it with the same "
-                "options, or begin anew with another --output."
+                f"{output} was started with another {differing[0]}: {was}, not {is_now}. Resume it with the same "
+                "options, or start again with another --output."
             )
 
     def _finish(self) -> None:
@@ -258,7 +259,7 @@ class PredictionJob:
         if self.output is not None:
             self.output.finish()
         if self.state is not None:
-            write_state(self.state, self._here.loaded[0])
+            write_state(self.state, self._local.loaded[0])
         if self.output is not None and self.checkpoint is not None:
             self.checkpoint.unlink()
             self.output.clean_up()

@@ -1,4 +1,4 @@
-"""Predict pictures of any kind, in order, and compare with the unadapted model."""
+"""Classify pictures of any kind, in order, and compare with the unadapted model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, Tta
 from tta_panda.escapes import path_text, printable
 from tta_panda.files import to_dataframe
 from tta_panda.images import AS_SHOWN, Decoding
-from tta_panda.methods import METHODS, create_method
+from tta_panda.methods import create_method
 from tta_panda.methods.base import Method, adapt_beside_plain
 from tta_panda.models import DEFAULT_FOR_PICTURES, load_model, make_classifier, recorded_name
 from tta_panda.models.base import ImageModel, framing_of
@@ -45,22 +45,22 @@ TOP = 5
 
 @dataclass(frozen=True)
 class Prediction:
-    """The classes that a method and the plain classifier predict for one picture, or why it cannot be read."""
+    """The predictions of a method and of the unadapted model for one picture, or why it cannot be read."""
 
     index: int
     """Position in the stream, from 0."""
     path: str | None = None
     label: str | None = None
-    """The true class, where the picture's folder tells it."""
+    """The true class, if the picture's folder is named after a class."""
     predicted: str | None = None
-    """The class that the method predicts."""
+    """The class predicted by the method."""
     probability: float | None = None
     margin: float | None = None
-    """Probability of the predicted class less that of the next."""
+    """Probability of the predicted class minus that of the second most probable one."""
     top: tuple[tuple[str, float], ...] = ()
-    """The most probable classes with their probabilities."""
+    """The most probable classes, with their probabilities."""
     plain_predicted: str | None = None
-    """The class that the classifier predicts without adaptation and without Panda."""
+    """The class predicted by the unadapted model, without Panda."""
     plain_probability: float | None = None
     error: str | None = None
     """Why the picture cannot be read."""
@@ -69,7 +69,7 @@ class Prediction:
     def of(
         cls, index: int, path: str | None, label: str | None, class_names: Sequence[str], own: Tensor, plain: Tensor
     ) -> Self:
-        """From the probabilities (K,) of the method and of the plain classifier."""
+        """Make a prediction from the probabilities (K,) of the method and of the unadapted model."""
         values, classes = own.topk(min(TOP, len(class_names)))
         top = tuple((class_names[k], value) for k, value in zip(classes.tolist(), values.tolist(), strict=True))
         (predicted, probability), (_, second) = top[:2]
@@ -80,14 +80,14 @@ class Prediction:
 
     @property
     def changed(self) -> bool:
-        """Whether the plain classifier predicts another class."""
+        """Whether the unadapted model predicts another class."""
         return self.predicted != self.plain_predicted
 
     def __repr__(self) -> str:
         name = self.path if self.path is not None else f"picture {self.index}"
         if self.error is not None:
             return f"<{name}: skipped, {self.error}>"
-        plain = f", plain {self.plain_predicted} {self.plain_probability:.0%}" if self.changed else ""
+        plain = f", unadapted {self.plain_predicted} {self.plain_probability:.0%}" if self.changed else ""
         return f"<{name}: {self.predicted} {self.probability:.0%}{plain}>"
 
 
@@ -96,9 +96,9 @@ class Predictions(Sequence[Prediction]):
 
     Args:
         predictions: one for each picture.
-        summary: what was counted.
+        summary: counts over all pictures.
         method: the name of the method.
-        pictures: what was predicted; the table has thumbnails of the first.
+        pictures: the pictures; the table shows thumbnails of the first ones.
     """
 
     def __init__(
@@ -121,16 +121,16 @@ class Predictions(Sequence[Prediction]):
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Counts, beta and gamma, and with labels accuracy and bias of the method and the plain model."""
+        """Counts, beta and gamma; with labels, also accuracy and bias of the method and of the unadapted model."""
         return self._summary.facts()
 
     @property
     def explanation(self) -> str:
-        """The bias that was found, what was subtracted, and how many predictions that changed or why none."""
+        """The bias that was found, the correction, and how many predictions changed, or why none did."""
         return "\n".join(self._summary.explain(self._method))
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """A row for each prediction: `pip install "tta-panda[pandas]"`."""
+        """Return a DataFrame with a row per prediction; needs `pip install "tta-panda[pandas]"`."""
         return to_dataframe(asdict(each) for each in self).set_index("index")
 
     def __repr__(self) -> str:
@@ -144,7 +144,7 @@ class Predictions(Sequence[Prediction]):
         lines = self.explanation.split("\n")
         if len(self) > ROWS_SHOWN:
             lines.insert(0, f"The first {ROWS_SHOWN} of {len(self):,}.")
-        heads = "".join(f"<th>{head}</th>" for head in ("", "picture", "label", "predicted", "without adaptation"))
+        heads = "".join(f"<th>{head}</th>" for head in ("", "picture", "label", "predicted", "unadapted"))
         table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
         return table + "".join(f"<p>{escape(printable(line))}</p>" for line in lines)
 
@@ -174,33 +174,33 @@ def predict(
     skip_broken: bool = True,
     progress: bool = True,
 ) -> Predictions:
-    """Predict pictures, and compare with the unadapted model.
+    """Classify pictures, and compare with the unadapted model.
 
-    Pictures are one stream, predicted in order. Sub-folders of a folder label its pictures if they are named after
+    The pictures form one stream, and are predicted in order. Sub-folders label their pictures if they are named after
     classes.
 
     Args:
         images: a folder, a file or a wildcard such as `"photos/**/*.jpg"`; a Pillow image, an array (H, W, 3) or a
-            tensor (3, H, W); or several of these. Batches (B, H, W, 3) and (B, 3, H, W) are several pictures, too.
-        classes: names of the classes; None takes those of the sub-folders, or ImageNet's of a model that has them.
-        model: the name of a model, or one that is loaded.
-        method: the name of a method, or one that is made: it has a model and classes, and continues from its state.
-        batch_size: pictures that the method adapts to at a time.
+            tensor (3, H, W); a list of these; or a batch (B, H, W, 3) or (B, 3, H, W).
+        classes: names of the classes; None infers them from sub-folders, or from a model trained on ImageNet.
+        model: the name of a model, or a loaded model.
+        method: the name of a method, or a method object, which has its own model and classes and continues from its
+            current state.
+        batch_size: number of pictures to adapt to at a time.
         seed: random seed of the method.
-        device: where the model runs, as torch names it; `"auto"` is the best one there is.
-        skip_broken: give a prediction with an `error` for what cannot be read. False raises `DataError` instead.
+        device: torch device to run the model on; `"auto"` chooses the best one available.
+        skip_broken: return a prediction with an `error` for a picture that cannot be read; False raises `DataError`.
         progress: show a progress bar.
     """
     check_option("batch_size", batch_size, Count)
     pictures, folders = _list_pictures(images)
     if isinstance(method, Method):
         if classes is not None or model is not DEFAULT_FOR_PICTURES:
-            raise InvalidInputError("A method that is made has its model and classes: omit model= and classes=.")
-        made, name = method, str(METHODS.name_of(type(method)))
+            raise InvalidInputError("A method object has its own model and classes: omit model= and classes=.")
+        made = method
         _, label_of = find_classes(folders, made.classifier.class_names, made.classifier.model)
     else:
         made, label_of = make_method(folders, classes, model, method, device=device, seed=seed)
-        name = method
     summary = Summary.empty(made.classifier.class_names)
     found: list[Prediction] = []
     with make_progress("predicting", len(pictures)) if progress else nullcontext() as bar:
@@ -208,7 +208,7 @@ def predict(
             found += _checked(batch, skip_broken)
             if bar:
                 bar.advance(bar.task_ids[0], len(batch))
-    return Predictions(found, summary, name, pictures)
+    return Predictions(found, summary, made.name, pictures)
 
 
 def make_method(
@@ -225,7 +225,7 @@ def make_method(
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
 ) -> tuple[Method, LabelOf]:
-    """A method by names, and the labels of pictures by their folders."""
+    """Create a method from names, and a function from the path of a picture to its label."""
     if isinstance(model, str):
         loaded = load_model(model, resolve_device(device), cast(Precision, precision), cast(Backend, backend))
     else:
@@ -238,18 +238,18 @@ def make_method(
 
 
 def unknown_symbols(model: str, class_names: Iterable[str]) -> str:
-    """What to warn of where `mini` is named for classes that it does not know; empty for other models."""
+    """A warning if the model is `mini` and some classes are not among its symbols; otherwise empty."""
     unknown = [name for name in class_names if name not in symbols()] if recorded_name(model) == "mini" else []
     if not unknown:
         return ""
     return (
-        f"mini only knows the embedded symbols, not {shortened(unknown)}. Photographs need another model, such as "
+        f"mini only recognises the embedded symbols, not {shortened(unknown)}. Photographs need another model, such as "
         f"{DEFAULT_FOR_PICTURES}."
     )
 
 
 def _list_pictures(images: Any) -> tuple[list[Picture], list[Path]]:
-    """Pictures one by one, and the folders that were named."""
+    """A flat list of the pictures, and the paths that were given."""
     if isinstance(images, Tensor | np.ndarray) and images.ndim == 4:
         images = list(images)
     single = isinstance(images, str | os.PathLike | Image.Image | Tensor | np.ndarray)
@@ -262,26 +262,26 @@ def _list_pictures(images: Any) -> tuple[list[Picture], list[Path]]:
         else:
             pictures.append(each)
     if not pictures:
-        raise DataError(f"There are no images in {images if single else 'what was given'}.")
+        raise DataError(f"There are no images in {images if single else 'the given list'}.")
     return pictures, folders
 
 
 def predict_stream(
     method: Method, pictures: Iterable[Picture | Pause], *, batch_size: int = 100, skip_broken: bool = True
 ) -> Iterator[Prediction]:
-    """Predict pictures one by one as they come, adapting to them on the way.
+    """Classify a stream of pictures, adapting to it.
 
     The method continues from its current state; call `method.reset()` before a new stream.
 
     Args:
-        method: what predicts.
-        pictures: paths of files, Pillow images, arrays (H, W, 3) or tensors (3, H, W), of any sizes. A generator may be
-            endless: two batches are read ahead, unless it yields `tta_panda.PAUSE` to have what is there predicted.
-        batch_size: pictures that the method adapts to at a time. 1 is possible.
-        skip_broken: give a prediction with an `error` for what cannot be read. False raises `DataError` instead.
+        method: the method to predict with.
+        pictures: paths of files, Pillow images, arrays (H, W, 3) or tensors (3, H, W), of any size. A generator may be
+            endless. Two batches are read ahead; yield `tta_panda.PAUSE` to have all pictures so far predicted at once.
+        batch_size: number of pictures to adapt to at a time; may be 1.
+        skip_broken: yield a prediction with an `error` for a picture that cannot be read; False raises `DataError`.
     """
     if isinstance(pictures, str | os.PathLike):
-        raise InvalidInputError(f"pictures is a list of paths or pictures, got a single path; write [{pictures!r}].")
+        raise InvalidInputError(f"pictures must be a list of pictures or paths, got one path; write [{pictures!r}].")
     check_option("batch_size", batch_size, Count)
     summary = Summary.empty(method.classifier.class_names)
     batches = predict_batches(method, pictures, batch_size, summary)
@@ -304,10 +304,10 @@ def predict_batches(
     label_of: LabelOf = lambda _path: None,
     first: int = 0,
 ) -> Iterator[list[Prediction]]:
-    """Predict pictures batch by batch, and count them in a summary.
+    """Classify pictures batch by batch, and update the summary.
 
     Args:
-        label_of: the true class of a path, if it is known.
+        label_of: returns the true class of a path, or None if it is not known.
         first: index of the first picture.
     """
     fitted = partial(decode, framing=framing_of(method.classifier.model), decoding=decoding)
@@ -338,7 +338,7 @@ def predict_batches(
 
 @torch.no_grad()
 def _probabilities(method: Method, images: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Probabilities (B, K) of the method and of the plain classifier."""
+    """Probabilities (B, K) of the method and of the unadapted model."""
     if not images:
         nothing = torch.empty(0, len(method.classifier.class_names))
         return nothing, nothing

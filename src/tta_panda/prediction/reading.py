@@ -1,4 +1,4 @@
-"""Pictures to predict: lists, class names from folders, watched folders, and decoding ahead in threads."""
+"""Read pictures to predict: decode ahead in threads, infer class names from folders, watch folders."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ THUMBNAIL = 96
 """Side of a thumbnail in pixels."""
 _JPEG_QUALITY = 70
 LabelOf = Callable[[str], str | None]
-"""From the path of a picture to its true class, where that is known."""
+"""A function from the path of a picture to its true class, or None if it is not known."""
 
 _MAX_PIECE = 10_000
-"""Pictures in a piece where few can be decoded, so that rows are written now and then, and memory is bounded."""
+"""Most pictures in a batch, including unreadable ones: rows are written regularly, and memory is bounded."""
 
 
 class Pause:
-    """Marks a place in a stream of pictures where no more are there yet: those before it are predicted at once."""
+    """Marks a point in a stream of pictures at which all pictures so far are predicted without waiting for more."""
 
 
 PAUSE: Final = Pause()
 
 
 Decoded = tuple[str | None, Tensor | BrokenImageError]
-"""The path of a picture from a file, and its pixels as the model takes them (3, H, W), or why it cannot be read."""
+"""The path of a picture, if it has one, and its pixels (3, H, W) at the model's size, or why it cannot be read."""
 
 
 def decode(picture: Picture, framing: int | Framing, decoding: Decoding = AS_SHOWN) -> Decoded:
-    """Decode a picture of any kind, resized and cropped to a model's size."""
+    """Decode a picture of any kind, and resize and crop it to a model's size."""
     if not isinstance(picture, str | os.PathLike):
         return None, as_batch([picture], framing)[0]
     path = os.fspath(picture)
@@ -69,9 +69,9 @@ def decode(picture: Picture, framing: int | Framing, decoding: Decoding = AS_SHO
 def read_batches(
     pictures: Iterable[Picture | Pause], decode: Callable[[Picture], Decoded], batch_size: int
 ) -> Iterator[list[Decoded]]:
-    """Pictures in order, in pieces with `batch_size` that could be decoded; those that could not stand between them.
+    """Decode pictures in order, in batches of `batch_size` readable ones; unreadable ones are kept in their places.
 
-    The pictures of the next two batches are decoded while the caller works on one.
+    The pictures of the next two batches are decoded while the caller processes one.
     """
     piece: list[Decoded] = []
     usable = 0
@@ -87,7 +87,7 @@ def read_batches(
 
 
 def _map_ahead(function: Callable[[Any], R], items: Iterable[Any], ahead: int) -> Iterator[R | Pause]:
-    """Results in order, of which threads compute at most `ahead` before they are asked for, and none beyond a pause."""
+    """Map a function over items in threads, in order: at most `ahead` items in advance, and none beyond a pause."""
     coming: deque[Future[R]] = deque()
     with reading_threads() as pool:
         try:
@@ -105,7 +105,7 @@ def _map_ahead(function: Callable[[Any], R], items: Iterable[Any], ahead: int) -
 
 
 def thumbnail(picture: Picture, decoding: Decoding = AS_SHOWN) -> str:
-    """A picture as a small JPEG in base64; empty if it cannot be read."""
+    """Encode a picture as a small JPEG in base64; empty if it cannot be read."""
     _, pixels = decode(picture, THUMBNAIL, decoding)
     if not isinstance(pixels, Tensor):
         return ""
@@ -118,7 +118,7 @@ def thumbnail(picture: Picture, decoding: Decoding = AS_SHOWN) -> str:
 
 
 def add_thumbnails(rows: Iterable[dict[str, Any]], decoding: Decoding) -> Iterator[dict[str, Any]]:
-    """Rows of predictions, each with the `thumbnail` of its picture."""
+    """Add the `thumbnail` of its picture to each row of predictions."""
     added = _map_ahead(lambda row: {**row, "thumbnail": thumbnail(row["path"], decoding)}, rows, 100)
     return cast(Iterator[dict[str, Any]], added)
 
@@ -126,16 +126,18 @@ def add_thumbnails(rows: Iterable[dict[str, Any]], decoding: Decoding) -> Iterat
 def find_classes(
     places: Sequence[Path], class_names: Sequence[str] | None, model: ImageModel
 ) -> tuple[list[str], LabelOf]:
-    """Names of the classes, with spaces for underscores, and a function from a path to the class of its folder.
+    """Find the names of the classes, and a function from a path to the class of its folder.
+
+    Underscores in names are replaced by spaces.
 
     Args:
-        places: where pictures are. Sub-folders or a class list of folders name the classes.
-        class_names: the names, if they are known; sub-folders of the same names then only label pictures.
-        model: if nothing else names classes, a network that was trained on ImageNet has ImageNet's.
+        places: files and folders of pictures. Classes are named by sub-folders, or by a class list in a folder.
+        class_names: names of the classes, if they are known; sub-folders of the same names then only label pictures.
+        model: a network that was trained on ImageNet provides ImageNet's classes if nothing else names any.
     """
     folders: dict[Path, str] = {}
     found: list[str] = []
-    for root in (Path(os.path.expanduser(place)) for place in places):  # unlike Path's, it takes a user that is not
+    for root in (Path(os.path.expanduser(place)) for place in places):  # unlike Path.expanduser, accepts unknown users
         if not root.is_dir():
             continue
         if class_names is None:
@@ -152,14 +154,14 @@ def find_classes(
         where = ", ".join(map(str, places[:3])) or "a list of paths"
         raise InvalidInputError(
             f"Cannot infer the class names; pass --classes cat,dog,bird, or --classes-file FILE with one name per "
-            f"line. They can be inferred from sub-folders or a {CLASS_LIST}, and {where} has neither."
+            f"line. They can be inferred from sub-folders or a {CLASS_LIST}, but {where} has neither."
         )
     labels = {folder.absolute(): _spaced(name) for folder, name in folders.items() if _spaced(name) in set(names)}
     return names, lambda path: next((labels[above] for above in Path(path).absolute().parents if above in labels), None)
 
 
 def _spaced(name: str) -> str:
-    """A class name as classifiers have it."""
+    """Replace underscores in a class name by spaces."""
     return name.replace("_", " ").strip()
 
 
@@ -171,38 +173,38 @@ def watch_folder(
     until_idle: float | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[str | Pause]:
-    """Paths of pictures as they appear in a folder or below it, the oldest first, with a pause when there are no more.
+    """Yield paths of pictures as they appear in a folder or its sub-folders, oldest first, and `PAUSE` after each scan.
 
-    A file counts as complete when two looks find the same size and time.
+    A file counts as complete when two scans find the same size and modification time.
 
     Args:
-        folder: where to look; it may be empty.
-        seen: paths to skip, as `path_text` writes them. What is found is added.
-        every: seconds between looks.
+        folder: the folder to watch; it may be empty.
+        seen: paths to skip, as `path_text` writes them. New paths are added to it.
+        every: seconds between scans.
         until_idle: end after this many seconds without a new picture; None never ends.
         stop: end when this is set.
     """
     stop = stop or threading.Event()
     seen = set() if seen is None else seen
-    growing: dict[str, tuple[int, int]] = {}
+    last_scan: dict[str, tuple[int, int]] = {}
     last_found = time.monotonic()
     while not stop.is_set() and (until_idle is None or time.monotonic() - last_found < until_idle):
         now = _new_files(folder, seen)
-        complete = [path for path, state in now.items() if growing.get(path) == state]
+        complete = [path for path, state in now.items() if last_scan.get(path) == state]
         for path in sorted(complete, key=lambda path: (now[path][1], path)):
             if stop.is_set():
                 return
             seen.add(path_text(path))
             yield path
-        if complete or now.keys() - growing.keys():
+        if complete or now.keys() - last_scan.keys():
             last_found = time.monotonic()
-        growing = {path: state for path, state in now.items() if path_text(path) not in seen}
+        last_scan = {path: state for path, state in now.items() if path_text(path) not in seen}
         yield PAUSE
         stop.wait(every)
 
 
 def _new_files(folder: Path, seen: set[str]) -> dict[str, tuple[int, int]]:
-    """Size and time of every new picture; files may vanish between the two looks."""
+    """Size and modification time of every new picture; files that vanish meanwhile are omitted."""
     found = {}
     for path in find_images([folder]).paths:
         if path_text(path) not in seen:

@@ -1,4 +1,4 @@
-"""Sums over the predictions of a stream: small enough to save with every checkpoint, and to add up over workers."""
+"""Sums over the predictions of a stream, saved with every checkpoint and added up over workers."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ MIN_STRENGTH = 0.005
 """A smaller beta or gamma is shown as 0.00."""
 
 
-Spread = list[float]
-"""How many numbers there were, their sum, and the least and greatest of them; empty if there were none."""
+Stats = list[float]
+"""Count, sum, minimum and maximum of some numbers; empty if there are none."""
 
 
-def _merged(one: Spread, other: Spread) -> Spread:
+def _merge(one: Stats, other: Stats) -> Stats:
     if not (one and other):
         return one or other
     return [one[0] + other[0], one[1] + other[1], min(one[2], other[2]), max(one[3], other[3])]
 
 
-def _facts_of(spread: Spread) -> dict[str, float] | None:
-    return {"mean": spread[1] / spread[0], "min": spread[2], "max": spread[3]} if spread else None
+def _as_dict(stats: Stats) -> dict[str, float] | None:
+    return {"mean": stats[1] / stats[0], "min": stats[2], "max": stats[3]} if stats else None
 
 
 @dataclass(eq=False)
 class Summary:
-    """Counts of predictions, of changed and of skipped pictures; accuracy and bias where labels are known.
+    """Counts of predictions, and of changed and skipped pictures; accuracy and bias of labelled pictures.
 
-    Names that begin with `plain` are of the classifier without adaptation and without Panda.
+    Names that begin with `plain` refer to the unadapted model.
     """
 
     class_names: tuple[str, ...]
@@ -47,25 +47,25 @@ class Summary:
     plain_probabilities: Tensor  # (K,)
     correct: int = 0
     corrected: int = 0
-    """Labelled pictures that only the method has right."""
+    """Labelled pictures that only the method classifies correctly."""
     worsened: int = 0
-    """Labelled pictures that only the plain classifier has right."""
+    """Labelled pictures that only the unadapted model classifies correctly."""
     changed: int = 0
     pictures: int = 0
-    """All of them, the skipped ones included."""
+    """All pictures, including skipped ones."""
     skipped: int = 0
     seconds: float = 0.0
-    """Of several workers, the sum of theirs."""
+    """Summed over workers, if there are several."""
     busy: float = 0.0
-    """Seconds in which the method and its encoder worked; in the others they waited for pictures."""
+    """Seconds spent in the method and its encoder rather than waiting for pictures."""
     reasons: dict[str, str] = field(default_factory=dict)
-    """Why pictures were skipped, by path, for the first of them."""
-    beta: Spread = field(default_factory=list)  # over the batches, as is gamma
-    gamma: Spread = field(default_factory=list)
+    """Why pictures were skipped, by path; the first `MAX_REASONS` only."""
+    beta: Stats = field(default_factory=list)  # over the batches, as is gamma
+    gamma: Stats = field(default_factory=list)
     streams: int = 0
-    """Streams that have ended: several workers predict several."""
+    """Number of finished streams; every shard of several workers is one."""
     explanation: str = ""
-    """What the method says of the bias of the last stream."""
+    """The method's `explain()` after the last stream."""
 
     @classmethod
     def empty(cls, class_names: Sequence[str]) -> Self:
@@ -82,7 +82,7 @@ class Summary:
         seconds: float,
         busy: float,
     ) -> Self:
-        """Count a batch, with the probabilities (B, K) of the pictures that could be read."""
+        """Summarise a batch; the probabilities (B, K) are those of the readable pictures."""
         index = {name: k for k, name in enumerate(class_names)}
         read = [each for each in predictions if each.error is None]
         labels = torch.tensor([index.get(each.label or "", -1) for each in read], dtype=torch.long)
@@ -108,12 +108,12 @@ class Summary:
         )
 
     def add(self, other: Summary) -> None:
-        """Add what another summary has counted of further pictures."""
+        """Add the summary of further pictures to this one."""
         for name, value in vars(other).items():
             if isinstance(value, Tensor | int | float):
                 setattr(self, name, getattr(self, name) + value)
         self.explanation = other.explanation or self.explanation
-        self.beta, self.gamma = _merged(self.beta, other.beta), _merged(self.gamma, other.gamma)
+        self.beta, self.gamma = _merge(self.beta, other.beta), _merge(self.gamma, other.gamma)
         self.reasons = dict(list({**self.reasons, **other.reasons}.items())[:MAX_REASONS])
 
     @property
@@ -125,20 +125,20 @@ class Summary:
         return float((probabilities - self.labels).abs().sum()) / self.labelled
 
     def explain(self, method: str) -> list[str]:
-        """The bias that was found, what was subtracted, and how many predictions that changed or why none, as lines."""
+        """Lines about the bias that was found, the correction, and how many predictions changed, or why none did."""
         read = self.pictures - self.skipped
         lines = []
         if self.explanation:
-            of = f"The last of {self.streams:,} shards, each a stream of its own: " if self.streams > 1 else ""
+            of = f"The last of {self.streams:,} shards, which are separate streams: " if self.streams > 1 else ""
             lines.append(of + self.explanation)
-        spreads = [
+        ranges = [
             f"{symbol} {least:.2f} to {greatest:.2f}, mean {total / batches:.2f}"
-            for symbol, spread in (("β", self.beta), ("γ", self.gamma))
-            for batches, total, least, greatest in ([spread] if spread else [])
+            for symbol, stats in (("β", self.beta), ("γ", self.gamma))
+            for batches, total, least, greatest in ([stats] if stats else [])
             if batches > 1
         ]
-        if spreads:
-            lines.append(f"Over all batches: {'; '.join(spreads)}.")
+        if ranges:
+            lines.append(f"Over all batches: {'; '.join(ranges)}.")
         if read:
             images = f"{read:,} prediction{'s' if read > 1 else ''}"
             reason = "" if self.changed else f": {self._why_unchanged(method)}"
@@ -155,7 +155,7 @@ class Summary:
         return lines
 
     def _why_unchanged(self, method: str) -> str:
-        """Why no prediction differs from the plain one."""
+        """Why no prediction differs from that of the unadapted model."""
         subtracted = self.gamma or self.beta
         if method == "clip":
             return "clip is the unadapted model"
@@ -163,10 +163,10 @@ class Summary:
             return "adaptation was too weak to move any image to another class"
         if subtracted and subtracted[3] < MIN_STRENGTH:
             return "nothing was subtracted"
-        return "what was subtracted is smaller than the lead of the predicted class in every image"
+        return "in every image, the correction is smaller than the lead of the predicted class"
 
     def facts(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """The sums as plain values, as `--json` prints them."""
         read, seconds = self.pictures - self.skipped, max(self.seconds, 1e-9)
         counts = zip(self.class_names, self.plain_predicted, self.predicted, strict=True)
         facts: dict[str, Any] = {
@@ -175,8 +175,8 @@ class Summary:
             "reasons": self.reasons,
             "changed": self.changed,
             "explanation": self.explanation,
-            "beta": _facts_of(self.beta),
-            "gamma": _facts_of(self.gamma),
+            "beta": _as_dict(self.beta),
+            "gamma": _as_dict(self.gamma),
             "seconds": round(self.seconds, 3),
             "pictures_per_second": round(read / seconds, 2),
             "busy": round(self.busy / seconds, 4),

@@ -127,8 +127,7 @@ def _named(
             name, method = name or method, create_method(method, classifier, seed=seed)
         elif not isinstance(method, Method):
             raise InvalidInputError(f"A method is a name or a tta_panda.Method, got {method!r}.")
-        debias = type(method.debias).__name__.lower() if method.debias else ""
-        name = name or "+".join(filter(None, (type(method).__name__.lower(), debias)))
+        name = name or method.name
         if name in named:
             raise InvalidInputError(f"Two methods are called {name!r}: name them, as in {{'low lr': method, ...}}.")
         if any(method is other for other in named.values()):
