@@ -504,6 +504,7 @@ def test_several_sets_of_negatives_share_the_pass_over_the_images(tiny_classifie
     pandas = [Panda(beta=beta, ratio=ratio) for ratio in (0.1, 0.5) for beta in (0.2, 0.4)]
     methods = [Zero(tiny_classifier, views=2, temperature=1.0), *(CLIP(tiny_classifier, debias=p) for p in pandas)]
     features = SharedFeatures([method.features for method in methods])
+    monkeypatch.setattr("tta_panda.methods.features.IMAGES_PER_PASS", 40)
     features.encode(images)
     assert sizes == [40, 4, 20, 40]  # images, two sets of negatives, one more view of every image
 
@@ -517,6 +518,7 @@ def test_one_encoder_pass_of_images_and_negatives(mini_classifier, foggy, monkey
         return original(self, images)
 
     monkeypatch.setattr(type(mini_classifier.model), "encode_image", counted)
+    monkeypatch.setattr("tta_panda.methods.features.IMAGES_PER_PASS", 44)
     Tent(mini_classifier, debias=Panda(beta=0.5)).adapt(foggy[:40])
     CLIP(mini_classifier, debias=Panda(beta=0.5)).adapt(foggy[:40])
     assert sizes == [(44, True), (44, False)]
