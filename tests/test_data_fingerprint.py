@@ -32,13 +32,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the images that were read."""
     read: list[str] = []
-    contents = module._contents
+    contents = module._file_digests
 
     def recorded(folder: Path, paths: list[Path]) -> list[str]:
         read.extend(path.name for path in paths)
         return contents(folder, paths)
 
-    monkeypatch.setattr(module, "_contents", recorded)
+    monkeypatch.setattr(module, "_file_digests", recorded)
     return read
 
 

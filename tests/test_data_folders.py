@@ -69,7 +69,7 @@ def test_folders_in_class_folders_are_used_and_the_rest_is_said(tmp_path: Path) 
         (tmp_path / name).write_text("no image")
     (tmp_path / "bird").mkdir()
     write_image(tmp_path / "e.png")
-    said = r": 7 of 11 files used: 2 \.heic, 1 \.mov, 1 beside the class folders skipped; 1 empty folder$"
+    said = r": 7 of 11 files used: 2 \.heic, 1 \.mov, 1 outside the class folders skipped; 1 empty folder$"
     with pytest.warns(TtaPandaWarning, match=said):
         dataset = load_data("folder", root=tmp_path)
     assert dataset.class_names == ("bird", "cat", "dog")

@@ -91,7 +91,7 @@ def test_what_does_not_belong_together_is_refused(clean: Path, tmp_path: Path) -
     with pytest.raises(DataError, match="was made with seed 0, not 1"):
         make_corrupted("cifar10-c", clean, tmp_path, ["fog"], [5], seed=1)
     write_clean_cifar(tmp_path / "other", count=10)
-    with pytest.raises(DataError, match="belongs to other images"):
+    with pytest.raises(DataError, match="does not match the labels of the clean images"):
         make_corrupted("cifar10-c", tmp_path / "other", tmp_path, ["snow"], [5])
     with pytest.raises(UnknownNameError, match="fog"):
         make_corrupted("cifar10-c", clean, tmp_path, ["foggy"], [5])
@@ -143,7 +143,7 @@ def test_check_names_what_is_missing_and_damaged(tmp_path: Path, monkeypatch: py
     assert "expected uint8 (150, 32, 32, 3)" in found["cifar10-c", "contrast.npy"].detail
     assert status["cifar10-c", "frost.npy"] == "missing"
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="none of the data sets"):
+    with pytest.raises(DataError, match="no known data set"):
         check_data(tmp_path / "empty")
 
 

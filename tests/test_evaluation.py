@@ -22,7 +22,7 @@ from tta_panda.evaluation import evaluator as evaluator_module
 from tta_panda.evaluation import loop as loop_module
 from tta_panda.evaluation.config import StreamConfig
 from tta_panda.evaluation.evaluator import Evaluator
-from tta_panda.evaluation.loop import evaluate, run_stream, shared_passes
+from tta_panda.evaluation.loop import evaluate, group_by_shared_passes, run_stream
 from tta_panda.evaluation.metrics import Scores, StreamMetrics
 from tta_panda.evaluation.plan import Sources
 from tta_panda.evaluation.record import SCHEMA, FailedRun, RunRecord
@@ -314,7 +314,7 @@ def test_copies_under_another_name_are_not_taken(tmp_path, caplog):
     path = store.path(config)
     path.with_name(f"{'0' * 20}.json").write_bytes(path.read_bytes())
     assert store.records() == [record]
-    assert "not a valid record of its name" in caplog.text
+    assert "not a valid record for its name" in caplog.text
     [other] = plan(["clip"], seeds=[1])
     store.path(other).write_bytes(path.read_bytes())
     assert store.load(other) is None
@@ -432,10 +432,13 @@ def test_evaluate_takes_data_sets_and_dictionaries(mini_classifier, images, tmp_
         ([torch.zeros(2, 3, 32, 32)], r"\(images, labels\) or .* got Tensor"),
         (3, "int cannot be evaluated on: expected batches"),
         ([{"picture": 1, "label": 2}], "one of image, img, pixel_values.* got picture, label"),
-        ([(torch.zeros(3, 32, 32), "cat")], "places in the list of classes, got 'cat'"),
+        ([(torch.zeros(3, 32, 32), "cat")], "indices of the class names, got 'cat'"),
         ([(torch.zeros(3, 32, 32), 10)], r"0\.\.9 for 10 classes"),
         ([(torch.zeros(2, 3, 32, 32),) * 4], "got 4 items"),
-        ([(torch.zeros(2, 3, 32, 32), torch.tensor([0, 1]), ["fog"])], "2 images need as many names of domains, got 1"),
+        (
+            [(torch.zeros(2, 3, 32, 32), torch.tensor([0, 1]), ["fog"])],
+            "Expected 2 domain names, one for each image, got 1",
+        ),
         ([(torch.zeros(0, 3, 32, 32), torch.zeros(0, dtype=torch.int64))], "no images"),
         ([(torch.zeros(2, 3, 32, 32), torch.zeros(3, dtype=torch.int64))], "2 whole numbers"),
         ([(torch.zeros(2, 3, 32, 32), torch.zeros(2))], "whole numbers"),
@@ -473,7 +476,7 @@ def test_frozen_methods_share_passes_where_their_views_agree(tiny_classifier):
         Zero(tiny_classifier, augmentation="augmix", debias=Panda(beta=0.2, ratio=0.5)),
         Zero(tiny_classifier),
     ]
-    assert shared_passes(methods) == [[0, 2, 3, 4, 6, 7, 8], [9], [1], [5]]
+    assert group_by_shared_passes(methods) == [[0, 2, 3, 4, 6, 7, 8], [9], [1], [5]]
 
 
 def test_sharing_a_pass_changes_no_prediction(mini_classifier):
@@ -501,6 +504,7 @@ def test_several_sets_of_negatives_share_the_pass_over_the_images(tiny_classifie
     pandas = [Panda(beta=beta, ratio=ratio) for ratio in (0.1, 0.5) for beta in (0.2, 0.4)]
     methods = [Zero(tiny_classifier, views=2, temperature=1.0), *(CLIP(tiny_classifier, debias=p) for p in pandas)]
     features = SharedFeatures([method.features for method in methods])
+    monkeypatch.setattr("tta_panda.methods.features.IMAGES_PER_PASS", 40)
     features.encode(images)
     assert sizes == [40, 4, 20, 40]  # images, two sets of negatives, one more view of every image
 
@@ -514,6 +518,7 @@ def test_one_encoder_pass_of_images_and_negatives(mini_classifier, foggy, monkey
         return original(self, images)
 
     monkeypatch.setattr(type(mini_classifier.model), "encode_image", counted)
+    monkeypatch.setattr("tta_panda.methods.features.IMAGES_PER_PASS", 44)
     Tent(mini_classifier, debias=Panda(beta=0.5)).adapt(foggy[:40])
     CLIP(mini_classifier, debias=Panda(beta=0.5)).adapt(foggy[:40])
     assert sizes == [(44, True), (44, False)]

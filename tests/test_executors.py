@@ -24,7 +24,7 @@ from tta_panda.errors import (
     UnknownNameError,
     WorkerError,
 )
-from tta_panda.evaluation.run import divide
+from tta_panda.evaluation.run import divide_into_tasks
 from tta_panda.executors import TRIES, Executor, ProcessExecutor, available_cores, local_executor
 
 EXECUTORS = [Executor(), ProcessExecutor(2)]
@@ -113,7 +113,7 @@ def test_a_run_that_fails_is_run_once_and_takes_no_other_with_it(tmp_path: Path,
     folder = tmp_path / "tries"
     folder.mkdir()
     configs = plan(["clip", "faulty"], settings={"folder": str(folder), "times": 99}, limit=20)
-    assert len(divide(configs)) == 1
+    assert len(divide_into_tasks(configs)) == 1
     outcome = make(configs, tmp_path / "runs")
     assert [record.config.method.name for record in outcome.records.values()] == ["clip"]
     [row] = outcome.missing()

@@ -161,7 +161,10 @@ def test_photographs_are_seen_by_every_method_that_a_linear_head_allows():
     few = replace(setup, methods=("tda", "tent"))
     some = section_of("table-photos", few).tables[0]
     assert some.rows == [row for row in means.rows if row.name.partition(",")[0] in few.methods]
-    for name, reason in (("fig-bias", "methods of its own: omit --method"), ("table-streams", "but clip, tent, dmn")):
+    for name, reason in (
+        ("fig-bias", "a fixed set of methods: omit --method"),
+        ("table-streams", "choose from clip, tent, dmn"),
+    ):
         with pytest.raises(InvalidInputError, match=reason):
             EXPERIMENTS[name].runs(replace(setup, methods=("eta",)))
 

@@ -14,7 +14,7 @@ import torch
 from records import make_record
 
 from tta_panda.data.cifar import CIFAR10, read_note
-from tta_panda.data.dataset import remember
+from tta_panda.data.dataset import cached_text
 from tta_panda.data.listing import read_lines
 from tta_panda.data.source import file_md5
 from tta_panda.errors import TtaPandaError
@@ -92,11 +92,11 @@ def test_pipes_in_caches_are_as_good_as_nothing(
     file.write_text("content")
     os.utime(file, (0, 0))
     monkeypatch.setattr("tta_panda.data.dataset._CLOCK_TICK", -(10**12))
-    assert remember(["what"], [file], lambda: "first") == "first"
+    assert cached_text(["what"], [file], lambda: "first") == "first"
     (entry,) = (tmp_path / "cache" / "tta-panda" / "files").iterdir()
     entry.unlink()
     os.mkfifo(entry)
-    assert remember(["what"], [file], lambda: "second") == "second"
+    assert cached_text(["what"], [file], lambda: "second") == "second"
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no devices among its files")

@@ -79,7 +79,7 @@ def test_an_order_has_one_spelling(text, canonical):
         ("continual+mixed", "one of each"),
         ("sequential+correlated", "one of each"),
         ("mixed+sequential", r"continual\+sequential"),
-        ("correlated:-1", r"at least 0, as correlated:0\.1; got correlated:-1"),
+        ("correlated:-1", r"at least 0, as in correlated:0\.1; got correlated:-1"),
         ("correlated:often", "a number"),
         ("correlated:nan", "a number"),
         ("imbalanced:0.5", "at least 1"),

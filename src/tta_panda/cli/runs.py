@@ -108,14 +108,14 @@ def exit_code(outcomes: Iterable[Outcome]) -> int:
 
 def print_dry_run(planned: Sequence[PlannedRuns], options: RunOptions, as_json: bool) -> None:
     """Print the number of runs, the images and texts to encode, and the hours at --throughput."""
-    from tta_panda.evaluation.run import count_encoded, divide
+    from tta_panda.evaluation.run import count_encoded, divide_into_tasks
 
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     existing = 0
     for configs, store, sources, timed in planned:
         missing = [each for each in configs if not (store.path(each).exists() or store.divergence_path(each).exists())]
         existing += len(configs) - len(missing)
-        for task in [[config] for config in missing] if timed else divide(missing):
+        for task in [[config] for config in missing] if timed else divide_into_tasks(missing):
             data, methods = task[0].stream.data, ", ".join(config.method.name for config in task)
             images, texts = count_encoded(task, sources)
             row = rows.setdefault((data, methods), {"data": data, "methods": methods, **dict.fromkeys(_COUNTED, 0)})

@@ -1,4 +1,4 @@
-"""Data sets by name. Each has domains: `clean`, or one of the corruptions at a severity from 1 to 5."""
+"""Registry of data sets. A data set has domains: `clean`, and corruptions at severities from 1 to 5."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLEAN = "clean"
 """The domain without corruption; its severity is 0."""
 
 AVAILABLE = "available"
-"""Stands for every domain that a data set has, in a list of corruptions."""
+"""Placeholder for every domain that a data set has, in a list of corruptions."""
 
 DATASETS: Registry[DataSource] = Registry(
     "data set",
@@ -67,7 +67,7 @@ def load_data(
         limit: use at most this many images.
         image_list: use only the images named in this text file, one per line; for data sets of image files.
         skip_broken: skip image files that cannot be decoded, with a warning that names them.
-        ignore_orientation: do not turn image files as their EXIF orientation says.
+        ignore_orientation: ignore the EXIF orientation of image files.
     """
     from tta_panda.data.dataset import ImageFiles
     from tta_panda.data.listing import read_image_list
@@ -88,13 +88,13 @@ def load_data(
 
 
 def check_data(root: Path) -> list[Finding]:
-    """Check every data set of which a folder holds something; it is a `DataError` if it holds none."""
+    """Check every data set found in a folder; raise `DataError` if there is none."""
     if not root.is_dir():
         raise DataError(f"There is no folder {root}. Give the folder that holds CIFAR-10-C, ImageNet-C, ...")
     findings = [finding for name in DATASETS for finding in DATASETS.get(name).check(root)]
     if not findings:
         raise DataError(
-            f"{root} holds none of the data sets; expected CIFAR-10-C, cifar-10-batches-py, ImageNet-C, ... in it. "
+            f"{root} holds no known data set; expected CIFAR-10-C, cifar-10-batches-py, ImageNet-C, ... in it. "
             f"Fetch one with: tta-panda data download cifar10-c -o {root}"
         )
     return findings

@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100, and their corrupted forms as published: `<corruption>.npy` and `labels.npy`.
 
-Clean images are in pickles, and unpickling calls whatever a file asks for. The official files ask for three names of
-numpy, and get stand-ins: numpy's own would make arrays of forged pointers, if a file asked for them.
+Clean images are stored in pickles, which can call any function when they are loaded. The official files use three
+names of numpy, for which there are stand-ins: with numpy's own, a malicious file could make arrays of forged pointers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Cifar(DataSource):
     pickle: str  # path of the official file below the root
     label_key: str
     md5: str  # of the official file
-    folder: str = ""  # of the corruptions, below the root; none for clean images only
+    folder: str = ""  # of the corruptions, below the root; empty for clean images only
 
     def load(self, root: Path | None, corruption: str, severity: int) -> ImageDataset:
         self.check_is_clean(corruption)
@@ -69,7 +69,7 @@ class Cifar(DataSource):
         return ImageDataset(images[chosen], labels[chosen], self.class_names())
 
     def load_clean(self, root: Path) -> ImageDataset:
-        """The images of the pickle, which is in its folder below `root`, in `root`, or `root` itself."""
+        """Load the official pickle, from its folder below `root` or from `root`, which may also be the file itself."""
         root = root.parent if self.folder and root.name == self.folder else root
         official = root / self.pickle
         for path in (root, root / official.name, official):
@@ -87,7 +87,7 @@ class Cifar(DataSource):
     def fingerprint(
         self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
     ) -> str | None:
-        """The settings of files that were made here; None for published files, which the name identifies."""
+        """Settings of files made by `tta-panda data make`; None for published files, which the name identifies."""
         if root is not None and corruption != CLEAN:
             for folder in (expand(root), expand(root) / self.folder):
                 if note := read_note(folder / f"{corruption}.npy"):
@@ -103,7 +103,7 @@ class Cifar(DataSource):
             return
         folder = root if root.name == self.folder else root / self.folder
         if folder.is_dir():
-            yield self.check_path(folder / LABELS, self._check_labels, "without it no corruption can be read")
+            yield self.check_path(folder / LABELS, self._check_labels, "no corruption can be read without it")
             extra = [name for name in EXTRA_CORRUPTIONS if (folder / f"{name}.npy").exists()]
             for name in (*CORRUPTIONS, *extra):
                 yield self.check_path(folder / f"{name}.npy", _check_images)
@@ -122,7 +122,7 @@ class Cifar(DataSource):
         classes = len(self.class_names())
         balanced = np.repeat(np.arange(classes), TEST_IMAGES // classes)
         if (rounds != rounds[0]).any() or not np.array_equal(np.sort(rounds[0]), balanced):
-            return "damaged", f"not the labels of the test set, {SEVERITIES} times over"
+            return "damaged", f"not the labels of the test set repeated {SEVERITIES} times"
         return "ok", f"{SEVERITIES} x {TEST_IMAGES:,} labels"
 
     def _find(self, root: Path) -> Path:
@@ -160,9 +160,9 @@ class CifarArrays(DataSource):
             yield self.check_path(folder / self.labels, lambda path: self._check_shape(path, ()))
             yield self.check_path(folder / self.images, lambda path: self._check_shape(path, (32, 32, 3)))
 
-    def _check_shape(self, path: Path, of_one: tuple[int, ...]) -> tuple[Status, str]:
+    def _check_shape(self, path: Path, row_shape: tuple[int, ...]) -> tuple[Status, str]:
         assert self.size is not None
-        found, expected = open_array(path).shape, (self.size[0], *of_one)
+        found, expected = open_array(path).shape, (self.size[0], *row_shape)
         return ("ok", f"{self.size[0]:,} rows") if found == expected else ("damaged", f"{found}, expected {expected}")
 
     def _find(self, root: Path) -> Path:
@@ -170,7 +170,7 @@ class CifarArrays(DataSource):
 
 
 def _check_images(path: Path) -> tuple[Status, str]:
-    """Check shape, type and length; md5 sums of the single files are not published."""
+    """Check shape, type and length; md5 sums of single files are not published."""
     array, note = open_array(path), read_note(path)
     expected = (SEVERITIES * TEST_IMAGES, 32, 32, 3)
     if array.shape != expected or array.dtype != np.uint8:
@@ -183,17 +183,17 @@ def _check_images(path: Path) -> tuple[Status, str]:
 
 
 def was_made(fingerprint: str | None) -> bool:
-    """Whether a fingerprint is that of corrupted images made by `tta-panda data make`, not published ones."""
+    """Whether a fingerprint is that of images made by `tta-panda data make`, rather than of published ones."""
     return fingerprint is not None and fingerprint.startswith(_MADE)
 
 
 def note_path(path: Path) -> Path:
-    """The note beside a file that `tta-panda data make` writes; published files have none."""
+    """Path of the note that `tta-panda data make` writes next to a file; published files have none."""
     return path.with_suffix(".json")
 
 
 def read_note(path: Path) -> dict[str, Any] | None:
-    """The content of the note beside `path`; None for a published file."""
+    """Read the note of a file; None for a published file."""
     note = note_path(path)
     try:
         content = json.loads(read_regular(note))
@@ -205,7 +205,7 @@ def read_note(path: Path) -> dict[str, Any] | None:
 
 
 def open_array(path: Path) -> NDArray[Any]:
-    """The array of a `.npy` file, memory-mapped: only what is used is read."""
+    """Open the array of a `.npy` file as a memory map, so that only the part in use is read."""
     if not path.is_file():
         found = ", ".join(sorted(p.stem for p in path.parent.glob("[!.]*.npy") if p.name != LABELS)) or "none"
         raise DataError(f"There is no {path}. Corruptions in that folder: {found}.")
@@ -215,14 +215,14 @@ def open_array(path: Path) -> NDArray[Any]:
         raise DataError(
             f"Cannot read {path} ({error.strerror or error}). Check its permissions with: ls -l {path}"
         ) from error
-    except Exception as error:  # numpy reports forged headers by exceptions of every kind
+    except Exception as error:  # numpy raises many types of exceptions for forged headers
         raise DataError(f"{path} is not a readable .npy file ({error}); download it again.") from error
     return array
 
 
 def _read_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images (N, 32, 32, 3) and labels (N,) of the official test pickle."""
-    content = _unpickled(path)
+    """Read images (N, 32, 32, 3) and labels (N,) from the official test pickle."""
+    content = _unpickle(path)
     key = label_key.encode()
     if not isinstance(content, dict) or b"data" not in content or key not in content:
         names = [name for name in content if isinstance(name, str | bytes)] if isinstance(content, dict) else None
@@ -235,7 +235,7 @@ def _read_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray
         kinds = sorted({type(label).__name__ for label in labels}) if isinstance(labels, list) else []
         found = f"{type(labels).__name__}{' of ' if kinds else ''}{', '.join(kinds)}"
         raise DataError(f"{path}: expected a list of whole numbers below 2**31 as {key!r}, found {found}.")
-    pixels = array.pixels if isinstance(array, _Numpy) else None
+    pixels = array.pixels if isinstance(array, _NumpyStandIn) else None
     if pixels is None or pixels.shape != (len(labels), 3072):
         found = type(array).__name__ if pixels is None else str(pixels.shape)
         raise DataError(f"{path}: expected rows of 3,072 bytes for {len(labels)} labels, found {found}.")
@@ -243,7 +243,7 @@ def _read_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray
     return images, np.array(labels, dtype=np.int64)
 
 
-def _unpickled(path: Path) -> Any:
+def _unpickle(path: Path) -> Any:
     try:
         content = io.BytesIO(read_regular(path))
         return RestrictedUnpickler(content, lambda *name: _ALLOWED.get(name), encoding="bytes").load()
@@ -253,28 +253,28 @@ def _unpickled(path: Path) -> Any:
             "set again."
         ) from error
     except Exception as error:
-        # A damaged pickle can fail in any way: too short, an unknown opcode, arguments of another number.
+        # A damaged pickle can fail in any way: it may be too short, or have unknown opcodes or wrong arguments.
         raise DataError(f"{path} cannot be read as a pickle ({error}); download it again.") from error
 
 
-class _Numpy:
-    """What a pickle gets for one of numpy's names, and for the dtype and the array that it makes of them.
+class _NumpyStandIn:
+    """Stand-in for numpy's names in a pickle, and for the dtype and the array that are made with them.
 
-    It does only what an array of unsigned bytes needs. The state of a dtype, byte order and flags, is ignored, so that
-    it cannot become another one. Nothing else can be changed.
+    It supports only what an array of unsigned bytes needs. The state of a dtype (byte order and flags) is ignored, so
+    that it cannot become another one.
     """
 
     def __init__(self, what: str, pixels: NDArray[np.uint8] | None = None):
         self.what, self.pixels = what, pixels
 
-    def __call__(self, *arguments: object) -> _Numpy:
+    def __call__(self, *arguments: object) -> _NumpyStandIn:
         match self.what, arguments:
             case "numpy.dtype", ("u1" | b"u1", *_):  # the official files have the bytes of Python 2
-                return _Numpy("dtype")
+                return _NumpyStandIn("dtype")
             case "numpy.dtype", (code, *_):
                 raise RefusedPickleError(f"it asks for an array of {_short(code)}")
-            case "numpy's _reconstruct", (_Numpy(what="numpy.ndarray"), (0,), _):
-                return _Numpy("array")
+            case "numpy's _reconstruct", (_NumpyStandIn(what="numpy.ndarray"), (0,), _):
+                return _NumpyStandIn("array")
             case "numpy's _reconstruct", (kind, shape, *_):
                 raise RefusedPickleError(f"it asks for an array of kind {_short(kind)} and shape {_short(shape)}")
         raise RefusedPickleError(f"it asks for a call of {self.what}")
@@ -283,7 +283,7 @@ class _Numpy:
         match self.what, state:
             case "dtype", _:
                 pass
-            case "array", (_, shape, _Numpy(what="dtype"), by_columns, bytes(content)):
+            case "array", (_, shape, _NumpyStandIn(what="dtype"), by_columns, bytes(content)):
                 self.pixels = np.frombuffer(content, np.uint8).reshape(shape, order="F" if by_columns else "C")
             case "array", (*_, content):
                 raise RefusedPickleError(f"it asks for an array of {type(content).__name__}")
@@ -292,15 +292,15 @@ class _Numpy:
 
 
 def _short(item: object) -> str:
-    """For messages: a pickle can make a tuple whose whole text never ends."""
+    """Shorten the text of an object for messages: a pickle can build a tuple whose full text never ends."""
     return reprlib.repr(item.decode("latin1") if isinstance(item, bytes) else item)
 
 
 _ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): _Numpy("numpy's _reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"): _Numpy("numpy's _reconstruct"),
-    ("numpy", "ndarray"): _Numpy("numpy.ndarray"),
-    ("numpy", "dtype"): _Numpy("numpy.dtype"),
+    ("numpy.core.multiarray", "_reconstruct"): _NumpyStandIn("numpy's _reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"): _NumpyStandIn("numpy's _reconstruct"),
+    ("numpy", "ndarray"): _NumpyStandIn("numpy.ndarray"),
+    ("numpy", "dtype"): _NumpyStandIn("numpy.dtype"),
 }
 
 
@@ -326,7 +326,7 @@ def _corrupted(clean: Cifar, folder: str, record: int, archive_md5: str) -> Cifa
     return replace(
         clean,
         name=f"{clean.name}-c",
-        about=f"{folder}/<corruption>.npy; clean images from {clean.pickle} beside it.",
+        about=f"{folder}/<corruption>.npy; clean images from {clean.pickle} next to it.",
         layout=f"{folder}/<corruption>.npy",
         domains=(CLEAN, *CORRUPTIONS),
         archives=(Archive(url, archive_md5, 2.9, holds),),

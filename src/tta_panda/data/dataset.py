@@ -1,4 +1,4 @@
-"""What a data set offers (`Dataset`), and the two kinds that are read from disk: one array, or image files."""
+"""The `Dataset` interface, and data sets stored as one array or as image files."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from tta_panda.images import AS_SHOWN, Decoding, Framing, fit_picture, read_imag
 Labels = NDArray[Any]  # (N,) integers
 Indices = NDArray[np.int64]
 
-_MAX_THREADS = 16  # Pillow and hashlib release the interpreter's lock, so threads are enough
-_FILES_AT_ONCE = 256  # read by one thread
-_SMALL = 32  # pixels a side: large JPEG files are checked in reduced size
+_MAX_THREADS = 16  # Pillow and hashlib release the GIL, so threads suffice
+_FILES_PER_TASK = 256  # whose digests one thread computes at a time
+_CHECK_SIZE = 32  # pixels; large JPEG files are decoded at reduced size to check them
 _CLOCK_TICK = 3_000_000_000  # nanoseconds; some file systems keep times in steps of two seconds
 
 
@@ -45,17 +45,17 @@ class Dataset(ABC):
 
     @abstractmethod
     def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
-        """Images (B, H, W, 3); with `fit`, each resized and cropped by Pillow. Images of several sizes need `fit`."""
+        """Read images (B, H, W, 3); with `fit`, resize and crop each with Pillow. Images of different sizes need it."""
 
     @abstractmethod
     def head(self, limit: int | None) -> Self:
-        """At most `limit` images, always the same ones; None for all."""
+        """Select at most `limit` images, always the same ones; None selects all."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        """One image and its label, as torchvision's data sets give them."""
+        """One image and its label, as in torchvision's data sets."""
         place = range(len(self))[index]  # an `IndexError` beyond the end
         return Image.fromarray(self.images_at(np.array([place]))[0]), int(self.labels[place])
 
@@ -65,7 +65,7 @@ class Dataset(ABC):
 
 @dataclass(frozen=True)
 class ImageDataset(Dataset):
-    """Labelled images of one size, as an array in memory or memory-mapped."""
+    """Labelled images of one size in an array, in memory or memory-mapped."""
 
     images: NDArray[np.uint8]  # (N, H, W, 3)
     labels: Labels
@@ -114,17 +114,17 @@ class ImageFiles(Dataset):
         return np.stack(images)
 
     def head(self, limit: int | None) -> ImageFiles:
-        """At most `limit` images, evenly spaced: images are sorted by class, so the first ones cover few classes."""
+        """Select at most `limit` images, evenly spaced: images are sorted by class, so the first cover few classes."""
         count = min(checked_limit(limit) or len(self), len(self))
         return self.select(np.arange(count) * len(self) // max(1, count))
 
     def select(self, indices: Sequence[int] | Indices) -> ImageFiles:
-        """These images only, in this order."""
+        """Select images by index, in the given order."""
         chosen = np.asarray(indices, dtype=np.int64)
         return replace(self, paths=tuple(self.paths[index] for index in chosen), labels=self.labels[chosen])
 
     def select_listed(self, names: Sequence[str]) -> ImageFiles:
-        """The images that a list names, as `folder/stem` or `stem`, in the order of the data set."""
+        """Select images by name, `folder/stem` or `stem`, in the order of the data set."""
         wanted = set(names)
         found: dict[str, int] = {}
         for index, path in enumerate(self.paths):
@@ -140,8 +140,8 @@ class ImageFiles(Dataset):
         return self.select(sorted(set(found.values())))
 
     def without_broken(self) -> ImageFiles:
-        """The images that can be decoded; a warning names the others. All are decoded for it, but only once."""
-        text = remember([f"broken {self.decoding} Pillow {PIL.__version__}"], self.paths, self._find_broken)
+        """Select the images that can be decoded, and warn about the others. The result of the check is cached."""
+        text = cached_text([f"broken {self.decoding} Pillow {PIL.__version__}"], self.paths, self._find_broken)
         broken = {int(index): reason for index, reason in json.loads(text).items()}
         if broken:
             lines = (f"{path_text(self.paths[index])}: {reason}" for index, reason in broken.items())
@@ -155,25 +155,25 @@ class ImageFiles(Dataset):
             return json.dumps({index: reason for index, reason in enumerate(reasons) if reason is not None})
 
     def fingerprint(self, folder: Path) -> str:
-        """A digest of the class names, and of the names below `folder` and the bytes of the images."""
-        return remember(["fingerprint", *self.class_names], self.paths, partial(self._digest, folder))
+        """Digest of the class names, and of paths relative to `folder` and bytes of the images."""
+        return cached_text(["fingerprint", *self.class_names], self.paths, partial(self._digest, folder))
 
     def _digest(self, folder: Path) -> str:
-        parts = [self.paths[first : first + _FILES_AT_ONCE] for first in range(0, len(self), _FILES_AT_ONCE)]
+        parts = [self.paths[first : first + _FILES_PER_TASK] for first in range(0, len(self), _FILES_PER_TASK)]
         with reading_threads() as pool:
-            lines = itertools.chain.from_iterable(pool.map(partial(_contents, folder), parts))
+            lines = itertools.chain.from_iterable(pool.map(partial(_file_digests, folder), parts))
             return _sha256([*self.class_names, *lines])[:12]
 
 
 def _why_broken(path: Path, decoding: Decoding) -> str | None:
     try:
-        read_image(path, _SMALL, decoding)
+        read_image(path, _CHECK_SIZE, decoding)
     except BrokenImageError as error:
         return error.reason
     return None
 
 
-def _contents(folder: Path, paths: Sequence[Path]) -> list[str]:
+def _file_digests(folder: Path, paths: Sequence[Path]) -> list[str]:
     return [
         f"{path.relative_to(folder).as_posix()}\0{hashlib.sha256(read_regular(path)).hexdigest()}" for path in paths
     ]
@@ -183,21 +183,21 @@ def reading_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(_MAX_THREADS, available_cores()))
 
 
-def remember(what: Sequence[str], paths: Sequence[Path], compute: Callable[[], str]) -> str:
-    """The text that `compute` makes of some files, computed again only when one of them has changed.
+def cached_text(key: Sequence[str], paths: Sequence[Path], compute: Callable[[], str]) -> str:
+    """Return `compute()`, a text about some files, from a cache while none of the files has changed.
 
-    It is kept in the user's cache folder, in a file named after a digest of path, size, times and inode of all the
-    files, and of `what`, which tells it from other texts about them. A missing, damaged or read-only cache costs time
-    only.
+    The text is stored in the user's cache folder, in a file named after a digest of `key`, which distinguishes texts
+    about the same files, and of the path, size, times and inode of each file. A missing, damaged or read-only cache
+    only costs time.
     """
     now = time.time_ns()
     try:
         states = [os.stat(path) for path in paths]
-    except OSError:  # a file has vanished, which `compute` explains
+    except OSError:  # a file has vanished, which `compute` reports
         return compute()
-    # The times of a folder are not enough: they miss files that are written in place.
-    keys = (f"{s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino}" for s in states)
-    cached = _cache_folder() / _sha256([*what, *map(str, paths), *keys])
+    # The times of a folder do not suffice: they do not change when a file is written in place.
+    file_states = (f"{s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino}" for s in states)
+    cached = _cache_folder() / _sha256([*key, *map(str, paths), *file_states])
     with contextlib.suppress(OSError, ValueError):
         text, _, check = read_regular(cached).decode().rpartition("\n")
         if check == _sha256([text]):
@@ -215,10 +215,10 @@ def _sha256(lines: Sequence[str]) -> str:
 
 
 def _cache_folder() -> Path:
-    """Beside the caches of torch and huggingface_hub, on every system."""
+    """The package's cache folder, next to those of torch and huggingface_hub on every system."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tta-panda" / "files"
-    except RuntimeError:  # a user without a home directory: nothing can be kept
+    except RuntimeError:  # without a home directory, nothing can be cached
         return Path(os.devnull)
 
 
@@ -227,7 +227,7 @@ def _check_labels(labels: Labels, images: int, class_names: Sequence[str]) -> No
     if not np.issubdtype(labels.dtype, np.integer):
         raise DataError(f"Labels must be whole numbers, found {labels.dtype}; convert them with labels.astype(int).")
     if labels.shape != (images,):
-        raise DataError(f"{images} images need as many labels, found the shape {labels.shape}.")
+        raise DataError(f"Expected {images} labels, one for each image, found the shape {labels.shape}.")
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(class_names):
         raise DataError(
             f"Labels must lie in 0..{len(class_names) - 1} for {len(class_names)} classes, "

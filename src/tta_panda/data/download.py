@@ -1,4 +1,4 @@
-"""Fetch the published archives: resumes a broken download, verifies the md5 sum, unpacks safely."""
+"""Download published archives: resume interrupted downloads, verify md5 sums, and unpack safely."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Progress = Callable[[int, int | None], None]
 
 _CHUNK = 1 << 16  # bytes; at most this much is lost when the connection breaks
 _TIMEOUT = (10, 60)  # seconds to connect, and between two chunks
-_MARGIN = 1.25  # how much larger than about its size a file may be
-# Of a request that gets no answer, or from a busy server; the pauses grow from one second.
+_MARGIN = 1.25  # a file may exceed its approximate size by this factor
+# For requests that get no answer, or one from a busy server; the pauses grow from one second.
 _RETRY = Retry(5, backoff_factor=0.5, status_forcelist=(429, 503), raise_on_status=False)
 
 
@@ -45,22 +45,22 @@ def download(
     announce: Callable[[str], None] = lambda _line: None,
     progress: Callable[[str, int, int | None], None] = lambda _what, _done, _total: None,
 ) -> list[dict[str, Any]]:
-    """Fetch and unpack what `root` lacks of a data set. Returns a row per archive.
+    """Download and unpack the archives of a data set that are missing in `root`. Returns a row per archive.
 
     Args:
         name: a data set that has archives.
         root: folder of the data sets.
-        parts: archives to fetch (`blur`, `noise`), for data sets of several; all by default.
+        parts: archives to fetch (`blur`, `noise`), if there are several; all by default.
         mirror: address of a folder that holds the same archives.
         keep_archives: do not delete archives that have been unpacked.
         announce: called with a message before an archive is fetched.
         progress: called with what is being done, the number of bytes done, and the total, if known.
     """
     rows = []
-    for archive in _chosen(name, parts):
+    for archive in _select_archives(name, parts):
         folder = root / archive.folder
         _refuse_made_files(name, folder, archive)
-        if archive.is_whole(folder):
+        if archive.is_complete(folder):
             rows.append({"archive": archive.file, "status": "there already", "folder": str(folder)})
             continue
         with locked(root):
@@ -76,7 +76,7 @@ def download(
     return rows
 
 
-def _chosen(name: str, parts: tuple[str, ...]) -> tuple[Archive, ...]:
+def _select_archives(name: str, parts: tuple[str, ...]) -> tuple[Archive, ...]:
     sources = {one: DATASETS.get(one).archives for one in DATASETS if DATASETS.get(one).archives}
     if name not in sources:
         raise UnknownNameError("data set to download", name, sources)
@@ -88,7 +88,7 @@ def _chosen(name: str, parts: tuple[str, ...]) -> tuple[Archive, ...]:
 
 
 def _refuse_made_files(name: str, folder: Path, archive: Archive) -> None:
-    """Raise `DataError` where files of `tta-panda data make` could be mixed up with published ones of the same name."""
+    """Raise `DataError` if files of `tta-panda data make` could be mixed up with published ones of the same name."""
     places = {(folder / path).parent for path in archive.holds if path.endswith(".npy")}
     files = [place / f"{corruption}.npy" for place in places for corruption in ALL_CORRUPTIONS]
     made = [path for path in files if note_path(path).exists()]
@@ -96,15 +96,15 @@ def _refuse_made_files(name: str, folder: Path, archive: Archive) -> None:
         raise DataError(
             f"{made[0].parent} holds files that tta-panda data make made ({shortened([path.name for path in made])}), "
             "which would be mixed with the published ones. Fetch those into another folder: tta-panda data download "
-            f"{name} -o OTHER; or first delete the made files, the .json notes beside them, and {LABELS}."
+            f"{name} -o OTHER; or first delete the made files, the .json notes next to them, and {LABELS}."
         )
 
 
 def _fetch(url: str, archive: Archive, target: Path, progress: Progress) -> None:
-    """Fetch a file as `<file>.part`, which a later call resumes, and rename it when it is complete."""
+    """Download a file to `<file>.part`, which a later call resumes, and rename it when it is complete."""
     part = target.with_name(f"{target.name}.part")
     if not part.is_file():
-        part.unlink(missing_ok=True)  # a pipe would never end
+        part.unlink(missing_ok=True)  # a named pipe would never end
     complete = False
     while not complete:
         before = _bytes_in(part)
@@ -115,8 +115,8 @@ def _fetch(url: str, archive: Archive, target: Path, progress: Progress) -> None
             if _bytes_in(part) > before:  # the connection broke: go on from there
                 continue
             raise DataError(
-                f"Cannot fetch {url} ({error}). What has arrived is kept: run the same command again to go on, or "
-                f"fetch the file in another way, put it into {target.parent}, and run the command again to unpack it."
+                f"Cannot fetch {url} ({error}). The part that was downloaded is kept: run the same command again to "
+                f"go on, or fetch the file in another way, put it into {target.parent}, and run it again to unpack it."
             ) from error
     found = file_md5(part)
     if found != archive.md5:
@@ -129,9 +129,9 @@ def _fetch(url: str, archive: Archive, target: Path, progress: Progress) -> None
 
 
 def _append(url: str, part: Path, max_bytes: float, progress: Progress) -> None:
-    """Append the rest of the file to `part`; start over if the server does not send parts of files.
+    """Append the rest of the file to `part`; start over if the server does not support range requests.
 
-    A server that sends more than `max_bytes`, perhaps without end, does not fill the disk.
+    At most `max_bytes` are accepted, so that a server that never stops sending cannot fill the disk.
     """
     done = _bytes_in(part)
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
@@ -140,7 +140,7 @@ def _append(url: str, part: Path, max_bytes: float, progress: Progress) -> None:
         session.mount("https://", HTTPAdapter(max_retries=_RETRY))
         response = session.get(url, headers=headers, stream=True, timeout=_TIMEOUT)
         if response.status_code == requests.codes.requested_range_not_satisfiable:
-            return  # the part is at least as long as the file; the md5 sum will tell whether it is right
+            return  # the part is at least as long as the file; the md5 sum shows whether it is right
         response.raise_for_status()
         if response.status_code != requests.codes.partial_content:
             done = 0
@@ -168,9 +168,9 @@ def _bytes_in(path: Path) -> int:
 
 
 def unpack(file: Path, archive: Archive, folder: Path, progress: Progress) -> None:
-    """Unpack the file of an archive into `folder`, beside what is there already.
+    """Unpack the file of an archive into `folder`, which may contain other files.
 
-    Nothing is overwritten: files of the same name with another content are an error.
+    Nothing is overwritten: an existing file of the same name with different content is an error.
     """
     if not hasattr(tarfile, "data_filter"):
         raise DataError("This Python cannot unpack archives safely; use Python 3.11.4 or newer.")
@@ -179,7 +179,7 @@ def unpack(file: Path, archive: Archive, folder: Path, progress: Progress) -> No
         shutil.rmtree(staging, ignore_errors=True)  # left by a run that was interrupted
         staging.mkdir(parents=True)
         _extract(file, staging, progress)
-        if not archive.is_whole(staging):
+        if not archive.is_complete(staging):
             found = sorted(path.relative_to(staging).as_posix() for path in (*staging.glob("*"), *staging.glob("*/*")))
             raise DataError(f"{file} should hold {shortened(archive.holds)}; found {shortened(found)}.")
         fresh = [path.relative_to(staging) for path in sorted(staging.rglob("*")) if not path.is_dir()]
@@ -209,14 +209,14 @@ def _extract(file: Path, staging: Path, progress: Progress) -> None:
 
     def admit(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
         progress(min(member.offset, size), size)
-        return tarfile.data_filter(member, path)  # refuses absolute paths, "..", links that lead out, and devices
+        return tarfile.data_filter(member, path)  # refuses absolute paths, "..", links that lead outside, and devices
 
     try:
         with tarfile.open(file) as tar:
             tar.extractall(staging, filter=admit)
     except tarfile.FilterError as error:
         raise DataError(
-            f"{file} was not unpacked: something in it would land outside {staging}, or is no plain file ({error})."
+            f"{file} was not unpacked: a file would land outside {staging}, or is not a regular file ({error})."
         ) from error
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{file} cannot be unpacked ({error}); delete it and fetch it again.") from error

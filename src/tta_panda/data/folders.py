@@ -1,9 +1,9 @@
-"""Image files in class folders; clean, or a tree of corruptions.
+"""Data sets of image files in class folders, clean or corrupted.
 
     root/<class>/**/*.jpg                            clean; the folders of ImageNet-V2 are numbers
     root/<corruption>/<severity>/<class>/**/*.jpg    corrupted, as ImageNet-C and `tta-panda corrupt` lay it out
 
-`classes.txt` beside the class folders names the classes, a line `folder<TAB>name` for each.
+An optional `classes.txt` next to the class folders names the classes, with one line `folder<TAB>name` for each.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class ImageFolders(DataSource):
     image_files: ClassVar[bool] = True
 
     layout: str = "<class>/*.jpg"
-    domains: tuple[str, ...] = ()  # whatever is there, if none are named
-    classes: str | None = None  # list in `class_names` of the class folders, or of what some of them are; any if None
-    numbered: bool = False  # whether class folders are named by the place of the class in that list, from 0
-    folder: str = ""  # may be around the corruptions
-    clean: tuple[str, ...] = ("",)  # where clean images may be; the first of these folders that exists
+    domains: tuple[str, ...] = ()  # those found on disk, if empty
+    classes: str | None = None  # file in `class_names` that lists the allowed class folders; None allows any
+    numbered: bool = False  # whether class folders are named by the index of the class in that list
+    folder: str = ""  # optional folder that contains the corruptions
+    clean: tuple[str, ...] = ("",)  # possible folders of clean images; the first that exists is used
     decoding: Decoding = AS_SHOWN
 
     def load(self, root: Path | None, corruption: str, severity: int) -> ImageFiles:
@@ -54,11 +54,11 @@ class ImageFolders(DataSource):
                 f"{folder} holds no class folders; expected {folder}/<class>/*.jpg, found {found_in(folder)}. Images "
                 "without labels can be predicted: tta-panda predict FOLDER --classes cat,dog"
             )
-        return self._labelled(folder, folders, names)
+        return self._load_classes(folder, folders, names)
 
     def _load_published(self, folder: Path) -> ImageFiles:
         found = {path.name for path in class_folders(folder)}
-        classes, count = self._published()
+        classes, count = self._expected_classes()
         unknown, missing = sorted(found - classes.keys()), sorted(classes.keys() - found)
         if unknown or len(found) != count:
             problem = f"{len(found) - count} too many"
@@ -72,33 +72,35 @@ class ImageFolders(DataSource):
                 f"found {found_in(folder)}; {problem}. For some of the classes, or others, use --data folder."
             )
         classes = {name: title for name, title in classes.items() if name in found}
-        files = self._labelled(folder, [folder / name for name in classes], tuple(classes.values()))
+        files = self._load_classes(folder, [folder / name for name in classes], tuple(classes.values()))
         if not len(files):
             raise DataError(f"The class folders of {folder} hold no images; expected {self.layout}.")
         return files
 
-    def _published(self) -> tuple[dict[str, str], int]:
-        """All class folders that there may be, with the names of the classes, and how many of them there are."""
+    def _expected_classes(self) -> tuple[dict[str, str], int]:
+        """Class names by allowed class folder, and the number of class folders in the data set."""
         assert self.classes is not None and self.size is not None
         classes = published_classes(self.classes)
         if self.numbered:
             classes = {str(number): name for number, name in enumerate(classes.values())}
         return classes, min(self.size[1], len(classes))
 
-    def _labelled(self, folder: Path, classes: Sequence[Path], class_names: tuple[str, ...]) -> ImageFiles:
-        """The images in the class folders of `folder`, sorted by class; a warning says what is skipped."""
+    def _load_classes(self, folder: Path, classes: Sequence[Path], class_names: tuple[str, ...]) -> ImageFiles:
+        """Find the images in the class folders of `folder`, sorted by class, and warn about skipped files."""
         per_class = [find_images([each]) for each in classes]
-        beside = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file()]
+        outside = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file()]
         skipped = {path: reason for found in per_class for path, reason in found.skipped.items()}
-        skipped |= dict.fromkeys(beside, "beside the class folders")
+        skipped |= dict.fromkeys(outside, "outside the class folders")
         found = Found(tuple(path for found in per_class for path in found.paths), skipped)
         if skipped:
-            warnings.warn(f"{path_text(folder)}: {found}", TtaPandaWarning, stacklevel=1)  # shown once, whoever calls
+            warnings.warn(
+                f"{path_text(folder)}: {found}", TtaPandaWarning, stacklevel=1
+            )  # from one place, so it is shown once
         labels = np.repeat(np.arange(len(per_class)), [len(found.paths) for found in per_class])
         return ImageFiles(found.paths, labels, class_names, self.decoding)
 
     def domain(self, root: Path, corruption: str, severity: int) -> Path:
-        """The folder that holds the class folders, or the images, of a domain."""
+        """Find the folder that contains the class folders, or the images, of a domain."""
         self.check_is_clean(corruption)
         if corruption == CLEAN:
             for place in self.clean:
@@ -122,7 +124,7 @@ class ImageFolders(DataSource):
         )
 
     def available(self, root: Path | None) -> tuple[str, ...]:
-        """The domains of the data set, or whatever is there; `clean` if nothing is, so that loading it says why."""
+        """The domains of the data set, or those found on disk; `clean` if none is, so that loading raises the error."""
         if self.domains:
             return self.domains
         root = self.required_root(root)
@@ -132,14 +134,14 @@ class ImageFolders(DataSource):
     def fingerprint(
         self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
     ) -> str | None:
-        """A digest of the class names, and of names and bytes of the images."""
+        """Digest of the class names, and of the names and bytes of the images."""
         if root is None:
             return None
         try:
             files = self.load(root, corruption, severity)
             used = files.without_broken() if skip_broken else files
             return used.fingerprint(self.domain(self.required_root(root), corruption, severity))
-        except (DataError, OSError):  # loading the data will say what is wrong
+        except (DataError, OSError):  # raised again, and reported, when the data are loaded
             return None
 
     def check(self, root: Path) -> Iterator[Finding]:
@@ -166,10 +168,10 @@ class ImageFolders(DataSource):
         return "ok" if len(there) == 5 else "partial", f"severities {', '.join(map(str, there)) or 'none'}"
 
     def _check_classes(self, folder: Path) -> tuple[Status, str]:
-        """Count class folders and their images; the images themselves are not decoded."""
+        """Count class folders and their images, without decoding any."""
         assert self.size is not None
         there = {path.name: path for path in class_folders(folder)}
-        classes, count = self._published()
+        classes, count = self._expected_classes()
         if others := sorted(there.keys() - classes.keys()):
             return "damaged", f"folders that are not classes of {self.name}: {', '.join(others[:3])}"
         if len(there) > count:
@@ -190,9 +192,9 @@ class ImageFolders(DataSource):
 
 
 def named_classes(folder: Path, root: Path | None = None) -> tuple[list[Path], tuple[str, ...]]:
-    """The class folders in a folder, and their names from the class list there or in the root, if there is one.
+    """Find the class folders in a folder, and the class names, from `classes.txt` there or in the root if it exists.
 
-    Without class folders, the names are those of the list.
+    Without class folders, all names in the list are returned.
     """
     folders = class_folders(folder)
     found = tuple(path_text(path.name) for path in folders)
@@ -210,13 +212,13 @@ def named_classes(folder: Path, root: Path | None = None) -> tuple[list[Path], t
 
 
 def corruption_folders(root: Path, corruption: str) -> list[Path]:
-    """Folders of a corruption: in `root`, or in that of its group where archives were unpacked one by one."""
+    """Existing folders of a corruption, in `root` or in that of its group, if archives were unpacked separately."""
     group = next(group for group, names in ALL_GROUPS.items() if corruption in names)
     return [folder for folder in (root / corruption, root / group / corruption) if folder.is_dir()]
 
 
 def class_folders(folder: Path) -> list[Path]:
-    """Sub-folders of classes: all but hidden ones, those of corruptions, and those that hold some of these."""
+    """Class folders in a folder: all except hidden ones, those of corruptions, and those that contain corruptions."""
     return sorted(
         path
         for path in folder.iterdir()
@@ -228,17 +230,17 @@ def class_folders(folder: Path) -> list[Path]:
 
 
 def _is_corruption(folder: Path) -> bool:
-    """Whether it is named after a corruption and holds a severity; the name alone may be a class, such as snow."""
+    """Whether a folder has the name of a corruption and contains severities; a class may be called snow, too."""
     return folder.name in ALL_CORRUPTIONS and any((folder / str(severity)).is_dir() for severity in range(1, 6))
 
 
 def found_in(folder: Path) -> str:
-    """What a folder holds, shortened, for messages."""
+    """Summarize the content of a folder, for messages."""
     return shortened(sorted(path_text(path.name) for path in folder.iterdir()))
 
 
 def shortened(names: Sequence[str]) -> str:
-    """The first names, and the number of further ones, for messages."""
+    """List the first names and the number of the others, for messages."""
     return (", ".join(names[:5]) or "nothing") + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
@@ -247,8 +249,8 @@ def _archive(group: str, md5: str, gigabytes: float) -> Archive:
     return Archive(f"https://zenodo.org/records/2235448/files/{group}.tar", md5, gigabytes, holds, "ImageNet-C", group)
 
 
-def _of_imagenet(name: str, about: str, images: int, classes: int, clean: tuple[str, ...]) -> ImageFolders:
-    """Clean images in folders of ImageNet's classes, or of some of them, among which alone they are classified."""
+def _imagenet_variant(name: str, about: str, images: int, classes: int, clean: tuple[str, ...]) -> ImageFolders:
+    """A data set of clean images in folders of ImageNet classes; images are classified among the classes it has."""
     return ImageFolders(
         name=name,
         about=about,
@@ -262,24 +264,24 @@ def _of_imagenet(name: str, about: str, images: int, classes: int, clean: tuple[
 
 
 FOLDER = ImageFolders(name="folder", about="Your own images: folder/<class>/*.")
-IMAGENET = _of_imagenet(
+IMAGENET = _imagenet_variant(
     "imagenet", "ImageNet's 50,000 validation images, <wnid>/*.JPEG.", 50_000, 1000, ("val", "validation")
 )
-IMAGENET_A = _of_imagenet(
-    "imagenet-a", "ImageNet-A: 7,500 photographs that networks fail on, of 200 classes.", 7_500, 200,
+IMAGENET_A = _imagenet_variant(
+    "imagenet-a", "ImageNet-A: 7,500 photographs of 200 classes that networks get wrong.", 7_500, 200,
     ("imagenet-a", "imagenet-adversarial/imagenet-a"),
 )  # fmt: skip
-IMAGENET_R = _of_imagenet(
+IMAGENET_R = _imagenet_variant(
     "imagenet-r", "ImageNet-R: 30,000 renditions, such as paintings and toys, of 200 classes.", 30_000, 200,
     ("imagenet-r", "imagenet-rendition/imagenet-r"),
 )  # fmt: skip
-IMAGENET_SKETCH = _of_imagenet(
+IMAGENET_SKETCH = _imagenet_variant(
     "imagenet-sketch", "ImageNet-Sketch: 50,889 sketches.", 50_889, 1000,
     ("sketch", "imagenet-sketch/images", "imagenet-sketch/sketch", "imagenet-sketch"),
 )  # fmt: skip
 IMAGENET_V2 = replace(
-    _of_imagenet(
-        "imagenet-v2", "ImageNet-V2, matched frequency: 10,000 new photographs, <number of the class>/*.jpeg.", 10_000,
+    _imagenet_variant(
+        "imagenet-v2", "ImageNet-V2, matched frequency: 10,000 new photographs, <class index>/*.jpeg.", 10_000,
         1000, ("imagenetv2-matched-frequency-format-val", "imagenet-v2"),
     ),
     layout="imagenetv2-matched-frequency-format-val/<0 to 999>/*.jpeg",
@@ -287,7 +289,7 @@ IMAGENET_V2 = replace(
 )  # fmt: skip
 IMAGENET_C = ImageFolders(
     name="imagenet-c",
-    about="ImageNet-C, <corruption>/<severity>/<wnid>/*.JPEG; clean images from val/ beside it.",
+    about="ImageNet-C, <corruption>/<severity>/<wnid>/*.JPEG; clean images from val/ next to it.",
     layout="<corruption>/<severity>/<wnid>/*.JPEG",
     domains=(CLEAN, *CORRUPTIONS),
     classes="imagenet",

@@ -1,9 +1,9 @@
-"""The embedded data: pictures of named symbols on patterned backgrounds, drawn on demand, clean or corrupted.
+"""The embedded data sets: pictures of named symbols on patterned backgrounds, drawn on demand, clean or corrupted.
 
 The symbols are pictographs of DejaVu Sans, with their Unicode names. The font ships with matplotlib, so nothing has to
 be downloaded. Characters that differ only in how they are drawn ("BLACK STAR", "WHITE STAR", "HEAVY CHECK MARK", ...)
-share one name and become variants of one symbol. What draws takes an explicit `numpy.random.Generator` and works on
-float RGB arrays (H, W, 3) in [0, 1].
+share one name and become variants of one symbol. Drawing functions take an explicit `numpy.random.Generator` and work
+on float RGB arrays (H, W, 3) in [0, 1].
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Picture = NDArray[np.float32]
 Rng = np.random.Generator
 
 IMAGES = 1000
-"""Of a domain, unless a limit asks for more."""
+"""Default number of images in a domain."""
 
 IMAGE_SIZE = 32
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 _SUPERSAMPLING = 2
 _MIN_CONTRAST = 0.25
 ATLAS_SIZE = 96
-"""Side of the square alpha mask that every character is drawn into, several times the size of an image."""
+"""Side of the square alpha mask of each character, several times the size of an image."""
 
 BLOCKS = (range(0x2600, 0x27C0), range(0x1F300, 0x1F700))
-"""Miscellaneous Symbols and Dingbats; then the pictographs and emoticons."""
+"""Unicode blocks: Miscellaneous Symbols and Dingbats; then pictographs and emoticons."""
 
 _STYLE_WORDS = re.compile(
     r"\b(black|white|heavy|medium|light|small|outlined|shadowed|dingbat|negative|circled sans-serif|ornament)\b"
@@ -63,7 +63,7 @@ VALIDATION_CLASSES = (
 
 @dataclass(frozen=True)
 class GlyphPictures(Dataset):
-    """Pictures of one domain, drawn when they are first looked at. Picture i is the same however many there are."""
+    """Pictures of one domain, drawn on first use. Picture i does not depend on the number of pictures."""
 
     class_names: tuple[str, ...]
     seed: int
@@ -80,14 +80,14 @@ class GlyphPictures(Dataset):
         )
 
     @functools.cached_property
-    def labels(self) -> Labels:  # type: ignore[override]  # computed, where other data sets have a field
+    def labels(self) -> Labels:  # type: ignore[override]  # computed instead of a field
         return np.arange(self.count) % len(self.class_names)
 
     def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
         return ImageDataset(self.images, self.labels, self.class_names).images_at(indices, fit)
 
     def head(self, limit: int | None) -> GlyphPictures:
-        """As many as `limit` says, also where these are more than by default."""
+        """Draw exactly `limit` pictures, which may be more than the default; None keeps the number."""
         return replace(self, count=checked_limit(limit) or self.count)
 
 
@@ -96,26 +96,26 @@ class Glyphs(DataSource):
     """Pictures of named symbols."""
 
     classes: tuple[str, ...]
-    seed: int  # training uses seeds of two numbers, so it never draws the same pictures
+    seed: int  # training uses pairs of numbers as seeds, so it never draws the same pictures
 
     embedded: ClassVar[bool] = True
 
     def load(self, root: Path | None, corruption: str, severity: int) -> GlyphPictures:
         if corruption != CLEAN:
-            expand_corruptions([corruption], [severity])  # raises for what cannot be drawn
+            expand_corruptions([corruption], [severity])  # raises if unknown
         return GlyphPictures(self.classes, self.seed, corruption, severity)
 
 
 GLYPHS_C = Glyphs(
     name="glyphs-c",
-    about="The embedded benchmark: 1,000 pictures of ten symbols, or as many as a limit says.",
+    about="The embedded benchmark: 1,000 pictures of ten symbols, or any other number as a limit.",
     size=(IMAGES, len(BENCHMARK_CLASSES)),
     classes=BENCHMARK_CLASSES,
     seed=1,
 )
 GLYPHS_VAL_C = Glyphs(
     name="glyphs-val-c",
-    about="Embedded, for choosing settings: 1,000 pictures of ten other symbols, or as many as a limit says.",
+    about="Embedded, for choosing settings: 1,000 pictures of ten other symbols, or any other number as a limit.",
     size=(IMAGES, len(VALIDATION_CLASSES)),
     classes=VALIDATION_CLASSES,
     seed=2,
@@ -124,7 +124,7 @@ GLYPHS_VAL_C = Glyphs(
 
 @functools.lru_cache(maxsize=4)
 def draw_glyphs(class_names: tuple[str, ...], images_per_class: int, seed: int) -> ImageDataset:
-    """Pictures of the named symbols, the classes in turn."""
+    """Draw pictures of the named symbols, with the classes in turn."""
     rng = np.random.default_rng(seed)
     labels = np.tile(np.arange(len(class_names)), images_per_class)
     images = np.stack([to_uint8(draw_symbol(class_names[label], rng)) for label in labels])
@@ -133,7 +133,7 @@ def draw_glyphs(class_names: tuple[str, ...], images_per_class: int, seed: int) 
 
 
 def draw_symbol(name: str, rng: Rng, size: int = IMAGE_SIZE) -> Picture:
-    """One symbol, large in the picture, on a patterned background."""
+    """Draw one large symbol on a patterned background."""
     background = draw_background(rng, size)
     place_symbol(background, name, rng, scale=rng.uniform(0.65, 1.0), centre=rng.uniform(-0.08, 0.08, 2))
     return photograph(background, rng)
@@ -142,7 +142,7 @@ def draw_symbol(name: str, rng: Rng, size: int = IMAGE_SIZE) -> Picture:
 def place_symbol(
     canvas: Picture, name: str, rng: Rng, scale: float, centre: NDArray[np.float64], max_angle: float = 15.0
 ) -> None:
-    """Paint a symbol on `canvas` in place; `scale` and `centre` (from the middle) are shares of the picture's side."""
+    """Paint a symbol on `canvas` in place; `scale` and `centre` (from the middle) are fractions of its side."""
     size = canvas.shape[0]
     variants = masks(name)
     fine = size * _SUPERSAMPLING
@@ -158,7 +158,7 @@ def place_symbol(
 
 
 def photograph(picture: Picture, rng: Rng) -> Picture:
-    """The variation of ordinary photographs: exposure, contrast, white balance and gamma, all mild."""
+    """Vary exposure, contrast, white balance and gamma mildly, as in ordinary photographs."""
     gain = (rng.uniform(0.8, 1.15) * rng.uniform(0.92, 1.08, 3)).astype(np.float32)
     contrast = np.float32(rng.uniform(0.7, 1.15))
     mean = picture.mean()
@@ -171,7 +171,7 @@ def to_uint8(picture: Picture) -> NDArray[np.uint8]:
 
 
 def draw_background(rng: Rng, size: int = IMAGE_SIZE, kind: str | None = None) -> Picture:
-    """Two colours of moderate difference in a pattern; `kind` is one of `PATTERNS`, random by default."""
+    """Draw a pattern of two moderately different colours; `kind` is one of `PATTERNS`, random by default."""
     kind = kind or random_pattern(rng)
     first = rng.uniform(0, 1, 3).astype(np.float32)
     second = np.clip(first + rng.uniform(-0.35, 0.35, 3), 0, 1).astype(np.float32)
@@ -240,14 +240,14 @@ PATTERNS: dict[str, Callable[[Rng, int], NDArray[Any]]] = {
 
 
 def symbol_name(character: str) -> str:
-    """The name of a character in captions: its Unicode name without the words that describe the drawing."""
+    """The name of a character in captions: its Unicode name without the words that describe its style."""
     name = _STYLE_WORDS.sub("", unicodedata.name(character).lower())
     return _KIND_WORDS.sub("", " ".join(name.split()))
 
 
 @functools.cache
 def symbols() -> dict[str, tuple[str, ...]]:
-    """Every symbol name with the characters that draw it, in code point order."""
+    """Characters of each symbol by its name, in code point order."""
     missing = _draw("\U0010fffd")
     variants: dict[str, list[str]] = {}
     for character in (chr(code) for block in BLOCKS for code in block):
@@ -258,7 +258,7 @@ def symbols() -> dict[str, tuple[str, ...]]:
 
 @functools.cache
 def masks(name: str) -> NDArray[np.uint8]:
-    """The alpha masks (variants, ATLAS_SIZE, ATLAS_SIZE) of a symbol, each scaled to its square's longer side."""
+    """The alpha masks (variants, ATLAS_SIZE, ATLAS_SIZE) of a symbol, each scaled to fill the square."""
     return np.stack([_fit(_draw(character)) for character in symbols()[name]])
 
 

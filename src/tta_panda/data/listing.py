@@ -1,4 +1,4 @@
-"""Find image files, by name, by wildcards or in folders, and say what is skipped; read lists of names."""
+"""Find image files by name, wildcard or folder, and report skipped files; read lists of names."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ENCODINGS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codec
 
 @dataclass(frozen=True)
 class Found:
-    """Image files, and what was found beside them and is skipped."""
+    """Image files that were found, and other files and folders that were skipped."""
 
     paths: tuple[Path, ...]
     skipped: dict[Path, str]
-    """With the reason, such as the suffix of a file that is no image."""
+    """With the reason, such as the suffix of a file that is not an image."""
 
     def __str__(self) -> str:
-        """As in `5 of 10 files used: 3 .heic, 2 .txt skipped; 1 empty folder`."""
+        """Summary, as in `5 of 10 files used: 3 .heic, 2 .txt skipped; 1 empty folder`."""
         reasons = Counter(self.skipped.values())
         empty = reasons.pop(_EMPTY, 0)
         text = f"{len(self.paths):,} of {len(self.paths) + reasons.total():,} files used"
@@ -41,16 +41,16 @@ class Found:
 
 
 def find_images(places: Iterable[str | Path]) -> Found:
-    """The image files at some places, each once, sorted within their folder.
+    """Find image files, each once, sorted within their folder.
 
     Args:
-        places: files, which are taken whatever their suffix; folders; or wildcards, as `photos/**/*.jpg`. Hidden files
-            and folders are skipped unless they are named here.
+        places: files, with any suffix; folders; or wildcards, such as `photos/**/*.jpg`. Hidden files and folders are
+            skipped unless they are named here.
     """
     found: dict[str, Path] = {}
     skipped: dict[Path, str] = {}
     for place in places:
-        for path, reason in _look(expand(place)):
+        for path, reason in _files_at(expand(place)):
             if reason is None:
                 found.setdefault(os.path.abspath(path), path)
             else:
@@ -58,8 +58,8 @@ def find_images(places: Iterable[str | Path]) -> Found:
     return Found(tuple(found.values()), skipped)
 
 
-def _look(place: Path) -> Iterator[tuple[Path, str | None]]:
-    """What is at a place: paths, each with the reason if it is skipped."""
+def _files_at(place: Path) -> Iterator[tuple[Path, str | None]]:
+    """Yield the paths at a place, each with the reason why it is skipped, or None."""
     if os.path.isdir(place):
         yield from _walk(place)
     elif os.path.isfile(place):
@@ -78,7 +78,7 @@ def _walk(top: Path) -> Iterator[tuple[Path, str | None]]:
         folder, status = Path(name), os.stat(name)
         visible = sorted(file for file in files if file[0] != ".")
         folders[:] = sorted(each for each in folders if each[0] != ".")  # where `os.walk` goes next
-        if (status.st_dev, status.st_ino) in seen:  # links can lead round in circles
+        if (status.st_dev, status.st_ino) in seen:  # symbolic links can form cycles
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
@@ -98,7 +98,7 @@ def _why_skipped(path: Path) -> str | None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file that are not blank. UTF-8, or what a byte order mark at its beginning says."""
+    """Read the non-blank lines of a text file, in UTF-8 or the encoding of its byte order mark."""
     try:
         content = read_regular(path)
         encoding = next((name for mark, name in _ENCODINGS.items() if content.startswith(mark)), "utf-8")
@@ -112,20 +112,20 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_image_list(path: Path) -> list[str]:
-    """One name per line: `n01440764/ILSVRC2012_val_00000293.JPEG`, or without the folder, or without the suffix."""
+    """Read image names, one per line: `n01440764/ILSVRC2012_val_00000293.JPEG`, with optional folder and suffix."""
     names = [_name(line) for line in read_lines(path) if not line.startswith("#")]
     if not names:
-        raise DataError(f"The image list {path} names no image; expected one file name per line.")
+        raise DataError(f"The image list {path} contains no names; expected one file name per line.")
     return sorted(set(names))
 
 
 def list_digest(names: list[str]) -> str:
-    """A short digest for records, of the names only: where the list is stored does not matter."""
+    """Short digest of the names for records; it does not depend on where the list is stored."""
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
 
 
 def _name(line: str) -> str:
-    """The last folder and the file's stem, which is all that lists agree on."""
+    """The last folder and the stem of a file, the only parts that all published lists have."""
     path = PurePosixPath(line.split()[0])  # some lists carry a label after the name
     stem = path.stem if path.suffix.lower() in (".jpeg", ".jpg", ".png") else path.name
     return f"{path.parent.name}/{stem}" if path.parent.name else stem

@@ -1,10 +1,10 @@
-"""Make corrupted data: CIFAR-C in the published layout, or a tree of image files; and draw contact sheets.
+"""Make corrupted data, as CIFAR-C in the published layout or as image files, and draw contact sheets.
 
-    OUT/CIFAR-10-C/<corruption>.npy    `make_corrupted`: a file for each corruption, with the rows of five severities
+    OUT/CIFAR-10-C/<corruption>.npy    `make_corrupted`: one file per corruption, with the rows of five severities
     OUT/<corruption>/<severity>/...    `corrupt_folder`: every image of a folder, under its own name
 
-A note beside each corruption, `fog.json`, holds its settings; nothing is added to what was made with others. What an
-earlier call with the same settings has made is not made again.
+A note next to each corruption, such as `fog.json`, records its settings; data made with other settings are never
+extended. Data that an earlier call made with the same settings are kept.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _PAPER, _INK = (255, 255, 255), (30, 30, 30)
 
 
 class _Settings(NamedTuple):
-    """How images are corrupted, whichever they are."""
+    """Settings of the corruptions, common to all images."""
 
     seed: int
     parameters: str | None
@@ -69,12 +69,12 @@ class _Settings(NamedTuple):
         return cls(seed, parameters, load_frost_textures(frost) if frost else None)
 
     @property
-    def how(self) -> dict[str, Any]:
-        """What the corruptions take beside their random numbers."""
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of the corruptions, except for their random numbers."""
         return {"parameters": self.parameters, "frost_textures": self.textures}
 
     def note(self, name: str) -> dict[str, Any]:
-        """What tells images of a corruption from others of it."""
+        """Settings that distinguish versions of a corruption from each other."""
         textures = {"textures": self.textures.name if self.textures else "generated"} if name == "frost" else {}
         return {"seed": self.seed, **textures}
 
@@ -94,12 +94,12 @@ def make_corrupted(
     frost: Path | None = None,
     advance: Callable[[float], None] = lambda _share: None,
 ) -> list[dict[str, Any]]:
-    """Make those of these corruptions and severities of `cifar10-c` or `cifar100-c` that `root` lacks.
+    """Make the corruptions and severities of `cifar10-c` or `cifar100-c` that are missing in `root`.
 
     `advance` is called with the share of the work that was just done. Returns a row per file: the severities `made`
     now, and all that it `holds`.
     """
-    source = _makeable(name)
+    source = _cifar_source(name)
     names = expand_corruptions(corruptions, severities)
     settings = _Settings.of(seed, "cifar", frost)
     clean = source.load_clean(clean_root)
@@ -124,24 +124,24 @@ def make_corrupted(
 
 
 def _make_file(clean: NDArray[np.uint8], settings: _Settings, task: tuple[Path, list[int]]) -> None:
-    """Make the whole file of a corruption; the rows of other severities than these are zero.
+    """Write the whole file of a corruption; the rows of other severities are zero.
 
-    Its note never lists more severities than the file holds: an empty one is written before the file, and extended
-    after it. A crash in between costs time, but the note stays true.
+    The note never lists a severity that the file lacks: it is empty until the file has been written. After a crash in
+    between, the file is made again.
     """
     path, severities = task
     note = {**settings.note(path.stem), "made_by": f"tta-panda {__version__}"}
     if not path.exists():
         _write_note(path, {"severities": [], **note})
     with saving(path) as part, part.open("wb") as file:
-        # Not a memory map: where the disk is full, writing to one ends the process without a word.
+        # Not a memory map: if the disk is full, writing to one kills the process without an error message.
         shape = (SEVERITIES * len(clean), *clean.shape[1:])
         write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
         for severity in range(1, SEVERITIES + 1):
             if severity not in severities:
-                file.seek(clean.nbytes, os.SEEK_CUR)  # most file systems store nothing for it
+                file.seek(clean.nbytes, os.SEEK_CUR)  # sparse on most file systems
                 continue
-            file.write(corrupt_batch(clean, path.stem, severity, seed=settings.seed, **settings.how).tobytes())
+            file.write(corrupt_batch(clean, path.stem, severity, seed=settings.seed, **settings.arguments).tobytes())
         file.truncate()
     _write_note(path, {"severities": severities, **note})
 
@@ -151,7 +151,7 @@ def _write_note(path: Path, note: dict[str, Any]) -> None:
 
 
 def _severities_in(path: Path, rows: int, settings: dict[str, Any]) -> list[int]:
-    """Severities that a file holds. A file without a note is a published one and holds all of them."""
+    """Read which severities a file contains: all, if it is a published file, which has no note."""
     if not path.is_file():
         return []
     expected, found = (rows, 32, 32, 3), open_array(path).shape
@@ -169,7 +169,7 @@ def _severities_in(path: Path, rows: int, settings: dict[str, Any]) -> list[int]
     return list(note["severities"])
 
 
-def _makeable(name: str) -> Cifar:
+def _cifar_source(name: str) -> Cifar:
     found = {name: DATASETS.get(name) for name in DATASETS}
     sources = {name: source for name, source in found.items() if isinstance(source, Cifar) and source.folder}
     if name not in sources:
@@ -178,15 +178,13 @@ def _makeable(name: str) -> Cifar:
 
 
 def _write_labels(path: Path, labels: NDArray[Any]) -> None:
-    """Write the labels as published: those of the test set five times, one byte each."""
+    """Write the labels as published: those of the test set repeated five times, one byte each."""
     expected = np.tile(labels, SEVERITIES).astype(np.uint8)
     if not path.is_file():
         with saving(path) as part:
             np.save(part, expected)
     elif not np.array_equal(open_array(path), expected):
-        raise DataError(
-            f"{path} belongs to other images than the clean ones given. Choose another folder with -o PATH."
-        )
+        raise DataError(f"{path} does not match the labels of the clean images. Choose another folder with -o PATH.")
 
 
 # Image files
@@ -207,8 +205,8 @@ def corrupt_folder(
 ) -> tuple[int, dict[str, str]]:
     """Corrupt every image below `source`. The result for an image depends on `seed` and its path only.
 
-    With `clean`, the images are also copied, so that `target` is a data set by itself. Returns the number of corrupted
-    images, and those that could not be, each with the reason.
+    With `clean`, the images are also copied, so that `target` is a complete data set. Returns the number of corrupted
+    images, and the reason for each image that could not be corrupted.
     """
     names = (*expand_corruptions(corruptions, severities), *([CLEAN] if clean else []))
     settings = _Settings.of(seed, parameters, frost)
@@ -231,7 +229,7 @@ def corrupt_folder(
 
 
 def _images(source: Path, target: Path) -> list[str]:
-    """Paths relative to `source`, with / on every system, without those that an earlier run made."""
+    """Image paths relative to `source`, with forward slashes, without images made by an earlier run."""
     if not source.is_dir():
         raise DataError(
             f"There is no folder {source}. Expected: tta-panda corrupt IN OUT, with a folder of images as IN."
@@ -256,7 +254,7 @@ def _images(source: Path, target: Path) -> list[str]:
 
 
 def _write_tree_note(source: Path, target: Path, name: str, settings: _Settings) -> None:
-    """Say beside a corruption's folder how it is made; it is a `DataError` if it was made otherwise before."""
+    """Record the settings next to a corruption's folder; raise `DataError` if it was made with other settings."""
     made = {} if name == CLEAN else {"seed": settings.seed, "parameters": settings.parameters, **settings.note(name)}
     content = json.dumps({"images": path_text(os.path.realpath(source)), **made})
     note = target / f"{name}.json"
@@ -273,9 +271,9 @@ def _write_tree_note(source: Path, target: Path, name: str, settings: _Settings)
 def _corrupt_file(
     source: Path, target: Path, names: Sequence[str], severities: Sequence[int], settings: _Settings, relative: str
 ) -> str | None:
-    """Write what is missing of one image; returns the message of an error, if there was one.
+    """Write the missing corruptions of one image; return the message of an error, if there was one.
 
-    What is made gets the modification time of the image, and is up to date as long as that is equal: an image may be
+    Results get the modification time of the image, and are made again when the two differ: an image may also be
     replaced by an older one.
     """
     try:
@@ -295,7 +293,7 @@ def _corrupt_file(
                 else:
                     # Each path has its own random numbers, so adding images does not change the others.
                     rng = image_rng(settings.seed, name, severity, zlib.crc32(os.fsencode(relative)))
-                    _save(part, Image.fromarray(corrupt_image(image, name, severity, rng=rng, **settings.how)))
+                    _save(part, Image.fromarray(corrupt_image(image, name, severity, rng=rng, **settings.arguments)))
                 os.utime(part, ns=(changed, changed))
     except BrokenImageError as error:
         return error.reason
@@ -305,7 +303,7 @@ def _corrupt_file(
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ENAMETOOLONG:
             return str(error.__cause__.strerror)
         raise
-    except OSError as error:  # of the image, which may have vanished
+    except OSError as error:  # for example because the image has vanished
         return str(error.strerror)
     return None
 
@@ -313,8 +311,8 @@ def _corrupt_file(
 def _outputs(
     target: Path, names: Sequence[str], severities: Sequence[int], relative: str
 ) -> Iterator[tuple[str, int, Path]]:
-    """Corruption, severity and path of everything that is made of an image; clean copies come last."""
-    # A GIF has 256 colours only.
+    """Yield corruption, severity and path of everything made from an image; the clean copy comes last."""
+    # GIF has only 256 colours.
     file = f"{relative}.png" if relative.lower().endswith(".gif") else relative
     for name in names:
         if name == CLEAN:
@@ -345,8 +343,8 @@ def draw_sheet(
     parameters: str | None = None,
     frost: Path | None = None,
 ) -> Image.Image:
-    """The image (H, W, 3) beside its corrupted versions; small images are enlarged without smoothing."""
-    how = _Settings.of(seed, parameters, frost).how
+    """Draw the image (H, W, 3) next to its corrupted versions; small images are enlarged without smoothing."""
+    arguments = _Settings.of(seed, parameters, frost).arguments
     height, width = image.shape[:2]
     zoom = max(1, -(-_SMALLEST_TILE // min(height, width)))
     step_x, step_y = zoom * width + _GAP, zoom * height + _GAP
@@ -358,7 +356,9 @@ def draw_sheet(
     for row, name in enumerate(corruptions):
         top = _TOP + row * step_y
         pen.text((6, top + step_y // 2 - 9), name.replace("_", " "), _INK, font)
-        made = [corrupt_image(image, name, level, rng=image_rng(seed, name, level, 0), **how) for level in severities]
+        made = [
+            corrupt_image(image, name, level, rng=image_rng(seed, name, level, 0), **arguments) for level in severities
+        ]
         for column, tile in enumerate([image, *made]):
             enlarged = Image.fromarray(tile).resize((zoom * width, zoom * height), Image.Resampling.NEAREST)
             sheet.paste(enlarged, (_LEFT + column * step_x, top))
@@ -366,7 +366,7 @@ def draw_sheet(
 
 
 def read_for_sheet(path: Path) -> NDArray[np.uint8]:
-    """Read an image; a large one is resized and cropped to 224 px, for which the strengths of ImageNet-C are meant."""
+    """Read an image; a large one is resized and cropped to 224 px, the size for which ImageNet-C was designed."""
     if not path.is_file():
         raise DataError(f"There is no image {path}. Expected: tta-panda corrupt --sheet sheet.png IMAGE")
     image = read_image(path)

@@ -1,6 +1,6 @@
-"""Orders of a stream by name: how its domains follow each other, and how the images of a domain are arranged.
+"""Orders of a stream by name: the order of its domains, and the arrangement of the images in a domain.
 
-The two are independent, and written with a plus where neither is the default: `continual+correlated:0.1`.
+The two are independent, and joined with a plus where neither is the default: `continual+correlated:0.1`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from tta_panda.errors import InvalidInputError, UnknownNameError
 RESET, SHUFFLED = "reset", "shuffled"
 
 DOMAIN_ORDERS = (
-    RESET,  # each domain is a stream of its own, and methods start afresh with it
+    RESET,  # each domain is a separate stream, and methods are reset before it
     "continual",  # one domain after another, without a reset
-    "gradual",  # as continual, and each corruption rises from severity 1 to the one that is set, and falls again
+    "gradual",  # as continual, but the severity of each corruption rises from 1 to the one that is set, and falls again
     "mixed",  # the images of all domains are pooled
 )
 
 
 class Parameter(NamedTuple):
-    """The number that an arrangement takes, as in `correlated:0.1`."""
+    """The parameter of an arrangement, as in `correlated:0.1`."""
 
     default: float
     min: float = 0.0
     max: float = sys.float_info.max
 
 
-ARRANGEMENTS = {  # of the images of a domain; `stream.arrange` makes them
+ARRANGEMENTS = {  # of the images in a domain, implemented by `stream.arrange`
     SHUFFLED: None,
     "sequential": None,
     "correlated": Parameter(0.1),
@@ -42,13 +42,13 @@ ARRANGEMENTS = {  # of the images of a domain; `stream.arrange` makes them
 
 
 def list_orders(pattern: str = "*") -> list[str]:
-    """Names of orders that match a shell wildcard: how domains follow each other, then how images are arranged."""
+    """Names of orders that match a shell wildcard: orders of domains, then arrangements of images."""
     return fnmatch.filter((*DOMAIN_ORDERS[1:], *ARRANGEMENTS), pattern)
 
 
 @dataclass(frozen=True)
 class Order:
-    """A parsed order; `str` gives its one spelling."""
+    """A parsed order; `str` returns its canonical name."""
 
     domains: str = RESET
     images: str = SHUFFLED
@@ -56,7 +56,7 @@ class Order:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`"mixed"`, `"correlated:0.1"` or `"mixed+correlated:0.1"`."""
+        """Parse an order such as `"mixed"`, `"correlated:0.1"` or `"mixed+correlated:0.1"`."""
         domains: list[str] = []
         images: list[tuple[str, float | None]] = []
         for word in re.split(r"(?<!\de)\+", text):  # not at the plus of an exponent
@@ -84,11 +84,11 @@ class Order:
 
     @property
     def joins_domains(self) -> bool:
-        """Whether several domains are one stream."""
+        """Whether all domains form a single stream."""
         return self.domains != RESET
 
     def severities(self, severity: int) -> list[int]:
-        """The severities of a corruption, one after another."""
+        """The severities of a corruption in the order of the stream."""
         return [*range(1, severity), *range(severity, 0, -1)] if self.domains == "gradual" else [severity]
 
 
@@ -102,7 +102,7 @@ def _value(name: str, number: str | None) -> float | None:
         value = float("nan")
     if parameter is None or not parameter.min <= value <= parameter.max:
         example = (
-            f"a number of at least {parameter.min:g}, as {name}:{parameter.default:g}" if parameter else "no number"
+            f"a number of at least {parameter.min:g}, as in {name}:{parameter.default:g}" if parameter else "no number"
         )
         raise InvalidInputError(f"The order {name} takes {example}; got {name}:{number}.")
     return value

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 class Archive(NamedTuple):
-    """A published archive: where it is, its md5 sum, and what is in it."""
+    """A published archive: its address, md5 sum and content."""
 
     url: str
     md5: str
-    gigabytes: float  # about
-    holds: tuple[str, ...]  # paths that must exist in `folder` when the archive is unpacked
+    gigabytes: float  # approximate
+    holds: tuple[str, ...]  # paths that must exist in `folder` once the archive is unpacked
     folder: str = ""  # where the archive is unpacked, below the root
-    group: str = ""  # a folder that may be around the paths: each archive of ImageNet-C can be unpacked into its own
+    group: str = ""  # optional parent of the paths: archives of ImageNet-C may be in a folder each
 
     @property
     def file(self) -> str:
         return self.url.rpartition("/")[2]
 
-    def is_whole(self, folder: Path) -> bool:
+    def is_complete(self, folder: Path) -> bool:
         return all((folder / path).exists() or (folder / self.group / path).exists() for path in self.holds)
 
 
@@ -42,7 +42,7 @@ Status = Literal["ok", "partial", "missing", "damaged"]
 
 
 class Finding(NamedTuple):
-    """What a check found of one file or folder of a data set."""
+    """The result of checking one file or folder of a data set."""
 
     data: str
     item: str
@@ -54,15 +54,15 @@ class Finding(NamedTuple):
 class DataSource(ABC):
     """A data set that can be loaded, one domain at a time.
 
-    A subclass is a layout on disk that any number of data sets share; an instance holds the facts about one of them.
+    A subclass implements a layout on disk; an instance describes one data set with that layout.
     """
 
     name: str
     about: str
     layout: str = ""  # of the files below the root, for messages
-    domains: tuple[str, ...] = (CLEAN, *CORRUPTIONS)  # that runs use unless others are named
+    domains: tuple[str, ...] = (CLEAN, *CORRUPTIONS)  # used by runs unless others are named
     archives: tuple[Archive, ...] = ()  # what `tta-panda data download` fetches
-    size: tuple[int, int] | None = None  # images of a domain and classes, where known without looking
+    size: tuple[int, int] | None = None  # numbers of images per domain and of classes, if known in advance
 
     embedded: ClassVar[bool] = False
     """Whether it comes with the package; others are read from a root folder."""
@@ -71,27 +71,27 @@ class DataSource(ABC):
 
     @abstractmethod
     def load(self, root: Path | None, corruption: str, severity: int) -> Dataset:
-        """The images of one domain."""
+        """Load one domain."""
 
     def available(self, root: Path | None) -> tuple[str, ...]:
-        """The corruptions, and `clean`, that runs use unless others are named."""
+        """The domains that runs use unless others are named: corruptions and `clean`."""
         return self.domains
 
     def fingerprint(
         self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
     ) -> str | None:
-        """Identifies the data in records; None if the name is enough, or nothing can be read.
+        """Identify the data in records; None if the name suffices, or if the data cannot be read.
 
-        Without its broken files, a data set has the fingerprint that it would have if they were removed.
+        With `skip_broken`, it is the fingerprint that the data set would have without its broken files.
         """
         return None
 
     def check(self, root: Path) -> Iterator[Finding]:
-        """What is there, missing or damaged of the data set; nothing if the folder holds none of it."""
+        """Check which parts are present, missing or damaged; yield nothing if no part of the data set is present."""
         return iter(())
 
     def check_path(self, path: Path, check: Callable[[Path], tuple[Status, str]], if_missing: str = "") -> Finding:
-        """Check a file or folder, if it is there, by a function that returns its status and a detail."""
+        """Check a file or folder, if it exists, with a function that returns its status and a detail."""
         if not path.exists():
             return Finding(self.name, path.name, "missing", if_missing)
         try:
@@ -100,22 +100,22 @@ class DataSource(ABC):
             return Finding(self.name, path.name, "damaged", str(error))
 
     def required_root(self, root: Path | None) -> Path:
-        """The absolute root folder; it is a `DataError` if there is none."""
+        """Return the absolute root folder; raise `DataError` if none was given."""
         if root is None:
             raise DataError(
-                f"{self.name} has to be on disk ({self.layout}): give the folder that holds it with --data-root PATH."
+                f"{self.name} is read from disk ({self.layout}): give the folder that holds it with --data-root PATH."
             )
         return expand(root).absolute()
 
     def check_is_clean(self, corruption: str) -> None:
-        """Raise `DataError` where a corruption of a data set without any is asked for."""
+        """Raise `DataError` if a corruption is requested of a data set that has none."""
         if corruption != CLEAN and self.domains == (CLEAN,):
             other = f", or use --data {self.name}-c" if f"{self.name}-c" in DATASETS else ""
             raise DataError(f"{self.name} holds clean images only, not {corruption}: add --corruption clean{other}.")
 
 
 def parse_classes(lines: Iterable[str]) -> dict[str, str]:
-    """Class names by folder, in label order, from lines `folder<TAB>name`; a line without a tab is both."""
+    """Parse lines `folder<TAB>name` into class names by folder, in label order; a line without a tab is both."""
     return {folder: name or folder for folder, _, name in (line.partition("\t") for line in lines)}
 
 

@@ -1,7 +1,7 @@
-"""Image files in a split of CoOp, as for the fine-grained data sets: `split_zhou_<Name>.json` beside the images.
+"""Fine-grained data sets with a split of CoOp: image files with `split_zhou_<Name>.json` next to them.
 
 The file holds `{"train": ..., "val": ..., "test": [["path of an image", label, "name of its class"], ...]}`; paths are
-relative to a folder beside it, such as `images`. The test images are used.
+relative to a folder next to it, such as `images`. The test images are used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FILES = "split_zhou_*.json"
 
 @dataclass(frozen=True, kw_only=True)
 class CoopSplit(ImageFolders):
-    """The test images of whatever split is in the root."""
+    """The test images of the split in the root folder."""
 
     def load(self, root: Path | None, corruption: str, severity: int) -> ImageFiles:
         root = self.domain(self.required_root(root), corruption, severity)
@@ -65,7 +65,7 @@ class CoopSplit(ImageFolders):
 
 
 def _read_split(path: Path) -> tuple[list[tuple[str, int, str]], tuple[str, ...]]:
-    """The rows of the test images, and the names of all classes by label."""
+    """Read the rows of the test images, and the names of all classes in label order."""
     try:
         content = json.loads(read_regular(path))
         parts: dict[str, list[Any]] = {name: content[name] for name in ("train", "val", "test") if name in content}
@@ -92,7 +92,7 @@ def _checked_row(row: Any) -> tuple[str, int, str]:
 
 COOP = CoopSplit(
     name="coop",
-    about="A fine-grained data set as CoOp splits it: the test images of split_zhou_<Name>.json.",
+    about="A fine-grained data set with CoOp's split: the test images of split_zhou_<Name>.json.",
     layout="split_zhou_<Name>.json and the images that it names",
     domains=(CLEAN,),
     decoding=AS_PUBLISHED,

@@ -1,4 +1,4 @@
-"""Batches of one or several data sets in an order, for one pass of test-time adaptation."""
+"""Batches of one or several data sets in a given order, for one pass of test-time adaptation."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ Rng = np.random.Generator
 Batch = tuple[Any, ...]
 """(images, labels), or (images, labels, names of the images' domains)."""
 Domains = Mapping[str, Dataset | Sequence[Dataset]]
-"""Data sets by the names of their domains; several, one after another, for a domain whose severity changes."""
+"""Data sets by domain name; a sequence of them for a domain whose severity changes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
     """Batches of (images uint8 (B, 3, H, W), labels (B,)); the last one may be smaller.
 
-    Of several domains, a batch also has the name of each image's domain, and `evaluate` measures each of them.
+    With several domains, a batch also contains the domain name of each image, and `evaluate` measures each domain.
 
     Args:
-        dataset: the images; or several domains by name, each a data set, or one for each severity in turn.
+        dataset: a data set; or several domains by name, each with a data set, or with one per severity in turn.
         batch_size: images in a batch.
         seed: random seed of the order.
-        fit: resize and crop each image with Pillow, to that many pixels a side or as a model's framing says; image
-            files of several sizes need it.
-        order: of the images: `"shuffled"`, `"sequential"`, `"correlated:0.1"`, `"imbalanced:inf"` or
-            `"label_shift:0.1"`; of several domains: `"continual"`, `"gradual"` (the same with changing severities) or
-            `"mixed"`; or both, as `"mixed+correlated:0.1"`. It depends on labels and `seed` only, so that every method
-            sees the same stream.
+        fit: resize and crop each image with Pillow, to a square of this size or according to a model's framing;
+            required for image files of different sizes.
+        order: order of the images (`"shuffled"`, `"sequential"`, `"correlated:0.1"`, `"imbalanced:inf"` or
+            `"label_shift:0.1"`), order of several domains (`"continual"`, `"gradual"`, which is the same with changing
+            severities, or `"mixed"`), or both, as in `"mixed+correlated:0.1"`. It depends only on the labels and
+            `seed`, so that every method sees the same stream.
     """
 
     dataset: Dataset | Domains
@@ -54,8 +54,8 @@ class Stream:
         if not self._order.joins_domains and len(self.visits) > 1:
             joined = str(replace(self._order, domains="continual"))
             raise InvalidInputError(
-                f"Several data sets need an order that joins them, such as {joined!r}; got {self.order!r}. To start "
-                "afresh with each, make a stream of each."
+                f"Several data sets need an order that joins them, such as {joined!r}; got {self.order!r}. To reset "
+                "methods before each, make one stream per data set."
             )
         if not len(self.labels):
             raise DataError("The data set holds no images.")
@@ -68,7 +68,7 @@ class Stream:
 
     @functools.cached_property
     def visits(self) -> list[tuple[str, Dataset]]:
-        """Data sets with the names of their domains, in the order in which they are seen unless they are mixed."""
+        """Data sets with their domain names, in the order of the stream unless domains are mixed."""
         if not isinstance(self.dataset, Mapping):
             return [("", self.dataset)]
         named = {name: found if isinstance(found, Sequence) else [found] for name, found in self.dataset.items()}
@@ -76,12 +76,12 @@ class Stream:
 
     @functools.cached_property
     def labels(self) -> Labels:
-        """Of all visits, one after another."""
+        """Labels of all visits, concatenated."""
         return np.concatenate([np.empty(0, np.int64), *(dataset.labels for _, dataset in self.visits)])
 
     @functools.cached_property
     def plan(self) -> Indices:
-        """Places (N,) in `labels`, in the order of the stream. Unless they are mixed, each visit is as it is alone."""
+        """Indices (N,) into `labels`, in the order of the stream. Unless mixed, each domain is ordered on its own."""
         starts = [0] if self._order.domains == "mixed" else self._starts
         parts = np.split(self.labels, starts[1:])
         arranged = [arrange(self._order, part, np.random.default_rng(self.seed)) for part in parts]
@@ -89,7 +89,7 @@ class Stream:
 
     @functools.cached_property
     def _starts(self) -> list[int]:
-        """Where each visit begins in `labels`."""
+        """Index into `labels` at which each visit begins."""
         return [0, *itertools.accumulate(len(dataset) for _, dataset in self.visits[:-1])]
 
     def __len__(self) -> int:
@@ -99,11 +99,11 @@ class Stream:
     def __iter__(self) -> Iterator[Batch]:
         parts = [self.plan[start : start + self.batch_size] for start in range(0, len(self.plan), self.batch_size)]
         with ThreadPoolExecutor(1) as reader:  # reads one batch ahead while the model works
-            coming = reader.submit(self._read, parts[0])
+            upcoming = reader.submit(self._read, parts[0])
             for part in parts[1:]:
-                batch, coming = coming.result(), reader.submit(self._read, part)
+                batch, upcoming = upcoming.result(), reader.submit(self._read, part)
                 yield batch
-            yield coming.result()
+            yield upcoming.result()
 
     def _read(self, chosen: Indices) -> Batch:
         visits = np.searchsorted(self._starts, chosen, side="right") - 1  # (B,)
@@ -111,10 +111,8 @@ class Stream:
             self.visits[visit][1].images_at(chosen[visits == visit] - self._starts[visit], self.fit)
             for visit in np.unique(visits)
         ]
-        images = np.concatenate(read)[
-            visits.argsort(kind="stable").argsort()
-        ]  # from visit by visit to the plan's order
-        pixels = torch.from_numpy(images).permute(0, 3, 1, 2)
+        order = visits.argsort(kind="stable").argsort()  # from visit by visit to that of the plan
+        pixels = torch.from_numpy(np.concatenate(read)[order]).permute(0, 3, 1, 2)
         labels = torch.from_numpy(self.labels[chosen].astype(np.int64))
         if not isinstance(self.dataset, Mapping):
             return pixels, labels
@@ -122,9 +120,9 @@ class Stream:
 
 
 def arrange(order: Order, labels: Labels, rng: Rng) -> Indices:
-    """Indices of the images of one domain, or of the pool of all, in an order.
+    """Arrange the images of one domain, or of all if they are mixed; returns N indices.
 
-    Where classes are drawn, N images are: those of a class in random order, and again from the first when all are used.
+    Arrangements that draw classes use the images of a class in random order, and repeat them once all are used.
     """
     if order.images == "sequential":
         return np.arange(len(labels))
@@ -135,10 +133,10 @@ def arrange(order: Order, labels: Labels, rng: Rng) -> Indices:
 
 
 def _correlated(labels: Labels, concentration: float, rng: Rng) -> Indices:
-    """Classes in runs, the longer the smaller the concentration.
+    """Order images in runs of one class: the smaller the concentration, the longer the runs.
 
-    Each class is spread by Dirichlet(concentration) over as many slots as there are classes. A slot that holds its
-    share of the images takes no more. Within a slot the classes follow each other. With 0, images are sorted by class.
+    Each class is spread by Dirichlet(concentration) over as many slots as there are classes. A slot that has its share
+    of the images receives no more. Within a slot, classes follow one another. With 0, images are sorted by class.
     """
     pools = _pools(labels, rng)
     rng.shuffle(pools)
@@ -161,30 +159,30 @@ def _correlated(labels: Labels, concentration: float, rng: Rng) -> Indices:
 
 
 def _imbalanced(labels: Labels, ratio: float, rng: Rng) -> Indices:
-    """A part of the stream for each class, in which it is drawn `ratio` times as often as any other class."""
+    """Draw classes: each dominates one part of the stream, where it is `ratio` times as frequent as any other."""
     pools = _pools(labels, rng)
     count = len(pools)
-    favourite = rng.permutation(count)[np.arange(len(labels)) * count // len(labels)]  # (N,)
-    others = (favourite + 1 + rng.integers(max(1, count - 1), size=len(labels))) % count
-    is_favourite = rng.random(len(labels)) < 1 / (1 + (count - 1) / ratio)  # = ratio / (ratio + count - 1)
-    return _draw(pools, np.where(is_favourite, favourite, others))
+    dominant = rng.permutation(count)[np.arange(len(labels)) * count // len(labels)]  # (N,)
+    others = (dominant + 1 + rng.integers(max(1, count - 1), size=len(labels))) % count
+    is_dominant = rng.random(len(labels)) < 1 / (1 + (count - 1) / ratio)  # = ratio / (ratio + count - 1)
+    return _draw(pools, np.where(is_dominant, dominant, others))
 
 
 def _label_shift(labels: Labels, concentration: float, rng: Rng) -> Indices:
-    """Classes drawn with frequencies from Dirichlet(concentration), the same for the whole stream."""
+    """Draw classes with frequencies from Dirichlet(concentration), the same for the whole stream."""
     pools = _pools(labels, rng)
-    one = np.eye(len(pools))[rng.integers(len(pools))]  # what concentration 0 means
+    one = np.eye(len(pools))[rng.integers(len(pools))]  # the limit at concentration 0
     frequencies = rng.dirichlet(np.full(len(pools), concentration)) if concentration else one
     return _draw(pools, rng.choice(len(pools), len(labels), p=frequencies))
 
 
 def _pools(labels: Labels, rng: Rng) -> list[Indices]:
-    """The images of each class that occurs, in random order."""
+    """Indices of the images of each class that occurs, in random order."""
     return [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
 
 
 def _draw(pools: list[Indices], classes: Indices) -> Indices:
-    """Images of these classes (N,), each class's in turn."""
+    """Indices of images of the given classes (N,), taken from the pool of each class in turn."""
     drawn = np.empty(len(classes), np.int64)
     for index, pool in enumerate(pools):
         places = np.flatnonzero(classes == index)

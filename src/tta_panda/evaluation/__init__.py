@@ -1,1 +1,1 @@
-"""Streams through methods, and what came out as records in a resumable store."""
+"""Evaluation of methods on streams, with results as records in a resumable store."""

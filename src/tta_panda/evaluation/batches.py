@@ -1,4 +1,4 @@
-"""Labelled batches from whatever holds labelled images: streams, data loaders, data sets, lists."""
+"""Labelled batches from streams, data loaders, data sets or lists."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tta_panda.errors import InvalidInputError
 from tta_panda.models.prepare import Images
 
 LabelledBatch = tuple[Images, Tensor, Sequence[str | None]]
-"""Images, labels (B,), and the domain of each image, None where there is only one."""
+"""Images, labels (B,), and the domain of each image, None if there is only one."""
 
 IMAGE_KEYS, LABEL_KEYS = ("image", "img", "pixel_values", "images"), ("label", "labels")
-"""What dictionaries call images and labels; the first that is there counts."""
+"""Keys of images and labels in dictionaries; the first one present is used."""
 
 _EXPECTED = (
     "expected batches (images, labels), or a data set of (image, label): tuples, or dictionaries as the data sets of "
@@ -24,10 +24,10 @@ _EXPECTED = (
 
 
 def read_batches(data: Any, classes: int, batch_size: int) -> Iterator[LabelledBatch]:
-    """Checked batches. Where `data` gives single images with their labels, `batch_size` of them make a batch."""
+    """Yield checked batches; single images with their labels are collected into batches of `batch_size`."""
     samples: list[tuple[Any, Any, Any]] = []
     for item in _items(data):
-        images, labels, domains = _take_apart(item)
+        images, labels, domains = _unpack(item)
         if torch.is_tensor(labels) or hasattr(labels, "__array__"):
             is_sample = labels.ndim == 0
         else:
@@ -44,7 +44,7 @@ def read_batches(data: Any, classes: int, batch_size: int) -> Iterator[LabelledB
 
 
 def _items(data: Any) -> Iterable[Any]:
-    """What is iterated, also of data sets that can be indexed only."""
+    """Iterate over data, including data sets that can only be indexed."""
     if hasattr(data, "__iter__"):
         return data  # type: ignore[no-any-return]
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
@@ -52,8 +52,8 @@ def _items(data: Any) -> Iterable[Any]:
     return (data[index] for index in range(len(data)))
 
 
-def _take_apart(item: Any) -> tuple[Any, Any, Any]:
-    """Images, labels and domains of an item, which may be a batch or a single image."""
+def _unpack(item: Any) -> tuple[Any, Any, Any]:
+    """Unpack an item, a batch or a single image, into images, labels and domains."""
     if isinstance(item, Mapping):
         image = next((key for key in IMAGE_KEYS if key in item), None)
         label = next((key for key in LABEL_KEYS if key in item), None)
@@ -66,7 +66,7 @@ def _take_apart(item: Any) -> tuple[Any, Any, Any]:
     if not isinstance(item, Sequence) or isinstance(item, str) or len(item) not in (2, 3):
         found = f"{len(item)} items" if isinstance(item, list | tuple) else type(item).__name__
         raise InvalidInputError(
-            f"The data give (images, labels) or (images, labels, domains), got {found}: {_EXPECTED}."
+            f"Items must be (images, labels) or (images, labels, domains), got {found}: {_EXPECTED}."
         )
     return item[0], item[1], item[2] if len(item) == 3 else None
 
@@ -75,7 +75,7 @@ def _joined(samples: Sequence[tuple[Any, Any, Any]], classes: int) -> LabelledBa
     images, labels, domains = map(list, zip(*samples, strict=True))
     wrong = next((each for each in labels if isinstance(each, str) or each is None), 0)
     if not isinstance(wrong, int):
-        raise InvalidInputError(f"labels must be whole numbers, places in the list of classes, got {wrong!r}.")
+        raise InvalidInputError(f"labels must be whole numbers, indices of the class names, got {wrong!r}.")
     return _checked(images, labels, None if domains[0] is None else domains, classes)
 
 
@@ -91,5 +91,5 @@ def _checked(images: Any, labels: Any, domains: Any, classes: int) -> LabelledBa
         )
     domains = [None] * len(images) if domains is None else list(domains)
     if len(domains) != len(images):
-        raise InvalidInputError(f"{len(images)} images need as many names of domains, got {len(domains)}.")
+        raise InvalidInputError(f"Expected {len(images)} domain names, one for each image, got {len(domains)}.")
     return images, labels.long(), domains

@@ -1,8 +1,7 @@
-"""What decides a run, once: the stream it sees, and the method that sees it.
+"""Configuration of runs: a stream and a method, with all their options.
 
-Everything that plans, groups, names or shows runs derives from the fields of these two types, so that a field that is
-added here is everywhere. Where data lie on this machine is not part of it: records of several machines merge by
-copying.
+Code that plans, groups, names or shows runs reads the fields of these two types, so a new field is added only here.
+Paths on this machine are not part of them, so records of several machines are merged by copying.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ Preprocessing = Literal["batched", "exact"]
 
 
 class Option(NamedTuple):
-    """A field of a stream that users set: how titles show it, and what it may be."""
+    """Metadata of a field that users set: how titles show it, and its valid values."""
 
     title: str = ""
-    """How a value is written in titles; by default after the name of the field."""
+    """Format of a value in titles; by default, the value follows the name of the field."""
     always: bool = False
-    """Whether titles have it even where it is the default."""
+    """Whether titles show it even if it has its default value."""
     choices: tuple[str, ...] = ()
     minimum: int | None = None
     maximum: int | None = None
@@ -43,15 +42,15 @@ class StreamConfig:
 
     model: Annotated[str, Option("{}")]
     weights: str | None = None
-    """Digest of weights that are local files or come with the package; None for published ones, which a tag names."""
+    """Digest of weights that are local files or come with the package; None for published ones with a tag."""
     precision: Annotated[str, Option()] = "fp32"
     backend: Annotated[str, Option()] = "torch"
     templates: Annotated[str, Option()] = "photo"
     data: Annotated[str, Option("{}")]
     fingerprint: str | None = None
-    """What tells the data from others of the same name, where the name is not enough."""
+    """Identifies the data if their name does not suffice."""
     corruption: Annotated[str, Option()] = CLEAN
-    """Of a stream that joins domains, all of them: `all`, or names with commas."""
+    """For a stream that joins domains, all of them: `all`, or names separated by commas."""
     severity: Annotated[int, Option("severity {}", minimum=0)] = 0
     order: Annotated[str, Option()] = "shuffled"
     seed: Annotated[int, Option(minimum=0, maximum=2**63 - 1)] = 0
@@ -65,7 +64,7 @@ class StreamConfig:
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "order", str(Order.parse(self.order)))  # one spelling of each
+        object.__setattr__(self, "order", str(Order.parse(self.order)))  # the canonical name
         for name, option in self.options().items():
             value = getattr(self, name)
             if option.choices and value not in option.choices:
@@ -85,7 +84,7 @@ class StreamConfig:
 
     @property
     def corruptions(self) -> tuple[str, ...]:
-        """Those that the stream consists of."""
+        """The corruptions in the stream."""
         from tta_panda.data.corruptions import CORRUPTIONS
 
         return CORRUPTIONS if self.corruption == ALL else tuple(self.corruption.split(","))
@@ -96,34 +95,34 @@ class StreamConfig:
 
     @property
     def visits(self) -> list[tuple[str, int]]:
-        """Corruptions and severities that the stream consists of; one after another, unless they are mixed."""
+        """The corruptions and severities in the stream, in this order unless they are mixed."""
         return [(name, level) for name in self.corruptions for level in self.parsed_order.severities(self.severity)]
 
     @property
     def domain(self) -> str:
-        """In words."""
+        """The corruption and severity in words."""
         return f"{self.corruption} at severity {self.severity}" if self.severity else self.corruption
 
     def title(self, also: Collection[str] = ()) -> str:
-        """The stream in a few words: what users set and is not the default, and the fields named in `also`."""
+        """Describe the stream: options that differ from their defaults, and the fields named in `also`."""
         parts = []
         for each in fields(self):
             value, option = getattr(self, each.name), self.options().get(each.name)
             if each.name not in also and not (option and (option.always or value != each.default)):
                 continue
-            if value is not None or option:  # without a digest there is nothing to say
+            if value is not None or option:  # a missing digest is not shown
                 written = option.title if option and option.title else f"{each.name.replace('_', ' ')} {{}}"
                 parts.append(written.format("all" if value is None else value))
         return ", ".join(parts)
 
 
 EMBEDDED = StreamConfig(model="mini", data="glyphs-c")
-"""What is run where nothing else is named."""
+"""The default model and data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodConfig:
-    """A method by name, `tent+panda` say, with every option that it has."""
+    """A method by name, such as `tent+panda`, with all of its options."""
 
     name: str
     options: Mapping[str, Any]
@@ -132,10 +131,10 @@ class MethodConfig:
 
     @property
     def parsed(self) -> MethodName:
-        """The name taken apart. It need not be registered here: records may come from elsewhere."""
+        """The parsed name. It need not be registered here, because records may come from other machines."""
         return MethodName.of(self.name)
 
-    def __hash__(self) -> int:  # options are a dictionary, which has no hash of its own
+    def __hash__(self) -> int:  # `options` is a dictionary, which cannot be hashed
         return self._hash
 
     @functools.cached_property
@@ -145,7 +144,7 @@ class MethodConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """A method on a stream. Its key names its record."""
+    """A method on a stream. Its key is the name of its record."""
 
     stream: StreamConfig
     method: MethodConfig
@@ -166,7 +165,7 @@ def _canonical(content: Mapping[str, Any]) -> str:
 
 
 def _plain_numbers(value: Any) -> Any:
-    """Equal numbers in one form: 1.0 as 1."""
+    """Convert floats without a fraction to integers, so that equal numbers have equal JSON."""
     if isinstance(value, Mapping):
         return {key: _plain_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -175,7 +174,7 @@ def _plain_numbers(value: Any) -> Any:
 
 
 def by_stream(configs: Iterable[RunConfig]) -> dict[StreamConfig, list[RunConfig]]:
-    """Runs on the same stream, together, in the order of their first appearance."""
+    """Group runs by their stream, in the order of first appearance."""
     streams: dict[StreamConfig, list[RunConfig]] = {}
     for config in configs:
         streams.setdefault(config.stream, []).append(config)

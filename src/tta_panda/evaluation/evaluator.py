@@ -1,4 +1,4 @@
-"""From runs on one stream to their records, with model and data loaded once."""
+"""Evaluate the runs on one stream, with model and data loaded once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tta_panda.data.dataset import Dataset
 from tta_panda.data.stream import Domains, Stream
 from tta_panda.errors import DataError, NumericalError, UnsupportedModelError
 from tta_panda.evaluation.config import RunConfig, StreamConfig
-from tta_panda.evaluation.loop import Evaluation, run_stream, shared_passes, warm_up
+from tta_panda.evaluation.loop import Evaluation, group_by_shared_passes, run_stream, warm_up
 from tta_panda.evaluation.plan import Sources
 from tta_panda.evaluation.record import SCHEMA, FailedRun, RunRecord, describe_environment
 from tta_panda.executors import Report
@@ -27,18 +27,18 @@ from tta_panda.models.base import framing_of
 from tta_panda.models.checkpoints import weights_hash
 from tta_panda.models.devices import Backend, Precision, resolve_device
 
-_NOT_OF_IMAGES = ("model", "weights", "precision", "backend", "templates", "order", "seed", "batch_size")
-"""Fields of a stream that do not decide which images it has. One that is forgotten here only costs time."""
+_UNRELATED_TO_IMAGES = ("model", "weights", "precision", "backend", "templates", "order", "seed", "batch_size")
+"""Fields of a stream that do not affect which images it contains. Omitting one here only costs time."""
 
 
 class Evaluator:
-    """Evaluates runs, and keeps the model and the last data for the next ones.
+    """Evaluate runs, keeping the model and the last data for the next ones.
 
     Args:
         sources: where model and data are found.
-        device: where the model runs; `auto` for the best one of the machine that evaluates.
-        timed: let every run encode for itself, one after the other, so that its seconds are those of its own work.
-        cache: folder where encoder passes of frozen methods are kept and found; timed runs do not use it.
+        device: where the model runs; `auto` for the best one of the machine that runs the evaluation.
+        timed: evaluate runs one after another without sharing encoder passes, so that each is timed by itself.
+        cache: folder with a cache of encoder passes of frozen methods; timed runs do not use it.
     """
 
     def __init__(self, sources: Sources, device: str = "cpu", *, timed: bool = False, cache: Path | None = None):
@@ -54,7 +54,7 @@ class Evaluator:
         return {**vars(self), "_models": {}, "_classifiers": {}, "_last_data": {}}  # another process loads its own
 
     def evaluate(self, runs: Sequence[RunConfig], report: Report = lambda _share: None) -> list[RunRecord | FailedRun]:
-        """A record of each of some runs on one stream, or why it has none."""
+        """Evaluate runs on one stream; return the record of each, or the reason why it has none."""
         stream = runs[0].stream
         results: list[RunRecord | FailedRun] = []
         members: list[tuple[RunConfig, Method]] = []
@@ -66,10 +66,10 @@ class Evaluator:
                     members.append((config, build_method(name, classifier, options, stream.seed)))
                 except UnsupportedModelError as error:
                     results.append(FailedRun.of(config, "unavailable", error))
-            report(0.0)  # model and data are there
+            report(0.0)  # model and data are loaded
             methods = [method for _, method in members]
             _, _, cache = self._model(stream)
-            for group in [[i] for i in range(len(members))] if self.timed else shared_passes(methods):
+            for group in [[i] for i in range(len(members))] if self.timed else group_by_shared_passes(methods):
                 evaluations = self._run_group(
                     [methods[i] for i in group],
                     _open_stream(stream, dataset, classifier),
@@ -106,9 +106,9 @@ class Evaluator:
             evaluation.method.reset()  # frees its state
 
     def load(self, stream: StreamConfig) -> tuple[Dataset | Domains, Classifier]:
-        """The images of a stream, and the classifier for their classes."""
-        any_other = StreamConfig(model="", data=stream.data)
-        images = replace(stream, **{name: getattr(any_other, name) for name in _NOT_OF_IMAGES})
+        """Load the images of a stream, and the classifier for their classes."""
+        defaults = StreamConfig(model="", data=stream.data)
+        images = replace(stream, **{name: getattr(defaults, name) for name in _UNRELATED_TO_IMAGES})
         loaded, self._last_data = self._last_data, {}
         domains: dict[str, list[Dataset]] = {}
         for corruption, severity in stream.visits:
@@ -150,6 +150,6 @@ def _weighted(report: Report, weight: float, share: float) -> None:
 
 
 def _open_stream(config: StreamConfig, dataset: Dataset | Domains, classifier: Classifier) -> Stream:
-    """The batches of a stream, as its model takes them."""
+    """Make the batches of a stream, preprocessed as it is configured."""
     fit = framing_of(classifier.model) if config.preprocess == "exact" else None
     return Stream(dataset, config.batch_size, config.seed, fit, config.order)

@@ -1,4 +1,4 @@
-"""The evaluation loop: a stream of images through methods, their predictions against the labels."""
+"""The evaluation loop: methods adapt to a stream of images, and their predictions are compared with the labels."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tta_panda.models.base import framing_of
 from tta_panda.models.prepare import as_batch
 
 Part = tuple[Literal["domain", "tenth"], Any]
-"""A part of a stream that has metrics of its own."""
+"""A part of a stream that is measured by itself."""
 
 TENTHS = 10
 
 LOGITS_AT_ONCE = 2**17
-"""Predictions of methods that share a batch are scored together, as long as they fit into the cache of a CPU."""
+"""At most this many logits of methods that share a batch are scored together: they fit into a CPU's cache."""
 
 
 def evaluate(
@@ -42,24 +42,22 @@ def evaluate(
     """Adapt to a labelled stream and measure the predictions.
 
     Args:
-        method: what predicts; it never sees a label.
-        data: batches (images, labels), as a `Stream`, a `torch.utils.data.DataLoader` or a list gives them; or a data
-            set of (image, label), such as torchvision's, which is taken in its order. Items may be dictionaries, as
-            Hugging Face's `datasets` give them, with `image` (or `img`, `pixel_values`) and `label` (or `labels`). With
-            (images, labels, domains), `domains` being one name for each image, every domain is measured by itself, too.
-        batch_size: images in a batch, where `data` gives single images.
+        method: the method, which never sees a label.
+        data: batches (images, labels) from a `Stream`, a `torch.utils.data.DataLoader` or a list; or a data set of
+            pairs (image, label), such as torchvision's, which is read in its order. Items may be dictionaries, as in
+            Hugging Face's `datasets`, with `image` (or `img`, `pixel_values`) and `label` (or `labels`). If batches are
+            (images, labels, domains), with a domain name for each image, every domain is also measured by itself.
+        batch_size: images in a batch, if `data` consists of single images.
         reset: start from a fresh state. False continues from the method's current one.
-        cache: folder where encoder passes are kept, and found by other frozen methods on the same batches. Images and
-            negatives are then separate passes, which can change the last bits of a float. Methods that train the
-            encoder do not use it.
+        cache: folder with a cache of encoder passes, used by all frozen methods on the same batches. Images and
+            negatives are then encoded in separate passes, which can change the last bits of a float. Methods that
+            train the encoder do not use it.
 
     Raises:
-        NumericalError: where predictions become NaN or infinite.
+        NumericalError: if predictions become NaN or infinite.
     """
     if cache is not None and not reset:
-        raise InvalidInputError(
-            "Streams of a cache begin with a reset, got reset=False together with cache; omit one of them."
-        )
+        raise InvalidInputError("With a cache, the method must be reset first: omit either cache or reset=False.")
     passes = None if cache is None else FeatureCache(cache, method.classifier.model)
     share = passes is not None
     [evaluation] = run_stream([method], data, batch_size=batch_size, share=share, reset=reset, cache=passes)
@@ -69,7 +67,7 @@ def evaluate(
 
 
 class Evaluation:
-    """One method on one stream, while it goes on."""
+    """An evaluation of one method on one stream, in progress."""
 
     def __init__(self, method: Method):
         classes = len(method.classifier.class_names)
@@ -79,12 +77,12 @@ class Evaluation:
         self.seconds = 0.0
         self.peak_memory: int | None = None
         self.error: Exception | None = None
-        """Why it ended early, if it did; methods that share passes with this one continue."""
+        """The error that ended it early, if any; methods that share passes with this one continue."""
         self._passes_before = dataclasses.replace(method.passes)
         self._counters_before = method.restarts, method.skipped_steps
 
     def adapt(self, images: Tensor, shared: SharedBatch | None) -> Tensor | None:
-        """Logits (B, K) on the CPU for a batch, which may be encoded already; None once the method has failed."""
+        """Adapt to a batch, which may be encoded already; return logits (B, K) on the CPU, or None after a failure."""
         if self.error:
             return None
         adapt, seconds = partial(self.method.adapt, images), 0.0
@@ -103,7 +101,7 @@ class Evaluation:
         return logits
 
     def measure(self, scores: Scores, parts: Mapping[Part, Counts]) -> None:
-        """Add the predictions for a batch; `parts` are the indices of its images in parts of the stream."""
+        """Add the scores of a batch; `parts` has the indices of its images that belong to each part of the stream."""
         strengths = {"beta": self.method.beta, "gamma": self.method.gamma}
         self.metrics.update(scores, strengths)
         for part, indices in parts.items():
@@ -111,7 +109,7 @@ class Evaluation:
 
     @property
     def passes(self) -> EncoderPasses:
-        """What the method has encoded for this stream."""
+        """Encoder passes of the method on this stream."""
         return self.method.passes - self._passes_before
 
     def result(self) -> EvaluationResult:
@@ -144,16 +142,16 @@ def run_stream(
     report: Callable[[float], None] = lambda _share: None,
     cache: FeatureCache | None = None,
 ) -> list[Evaluation]:
-    """Take methods through one stream; frozen ones that agree on their views share their encoder passes.
+    """Run methods on one stream; frozen methods that use the same views share their encoder passes.
 
     Args:
         methods: several frozen methods, or a single one of any kind.
         data, batch_size: as `evaluate` takes them.
-        share: encode for frozen methods together, even for a single one: its record must not depend, not even in the
-            last bits, on which others happened to be missing. False lets a single method encode for itself, as it
-            would in use.
+        share: use shared encoder passes for frozen methods, even for a single one, so that its record is the same to
+            the last bit whichever others run with it. False lets a single method encode for itself, as outside of
+            evaluations.
         report: called with the share of the stream that was just done.
-        cache: where the encoder passes of frozen methods that share them are kept and found.
+        cache: cache of the encoder passes that frozen methods share.
     """
     if batch_size < 1:
         raise InvalidInputError(f"batch_size must be at least 1, got {batch_size}.")
@@ -190,7 +188,7 @@ def run_stream(
 
 
 def _parts(domains: Sequence[str | None], stream: Stream | None, seen: int) -> Mapping[Part, Counts]:
-    """Indices of the next images by domain, and by tenth of a stream whose length is known."""
+    """Indices of the images of a batch by domain, and by tenth if the length of the stream is known."""
     indices: dict[Part, list[int]] = {}
     for index, domain in enumerate(domains):
         if domain is not None:
@@ -202,17 +200,17 @@ def _parts(domains: Sequence[str | None], stream: Stream | None, seen: int) -> M
 
 
 def warm_up(method: Method, images: Tensor) -> None:
-    """Do what only the first batch costs, such as taking memory and compiling kernels, before time is measured."""
-    with contextlib.suppress(NumericalError):  # the stream itself will say so
+    """Adapt to a batch and reset, so that the costs of a first batch (memory, kernels) are not timed."""
+    with contextlib.suppress(NumericalError):  # reported by the evaluation that follows
         method.adapt(images)
     method.reset()
 
 
-def shared_passes(methods: Iterable[Method]) -> list[list[int]]:
-    """Indices of methods in groups that can work on the same encoded batches.
+def group_by_shared_passes(methods: Iterable[Method]) -> list[list[int]]:
+    """Group methods that can share encoder passes; return the indices of each group.
 
-    Methods that train the encoder stand alone. Frozen ones go together as long as they agree on their views; one that
-    uses none agrees with any.
+    Methods that train the encoder are alone. Frozen methods with the same views form a group; one that uses no views
+    fits into any.
     """
     alone: list[list[int]] = []
     groups: list[tuple[object, list[int]]] = []

@@ -1,4 +1,4 @@
-"""Memory in use now, and at its peak."""
+"""Current and peak memory use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STATUS, _REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Start to measure the peak anew. Where the system cannot, earlier peaks of the process count, too."""
+    """Reset the peak, if the system supports it; otherwise earlier peaks of the process count as well."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     else:
@@ -22,20 +22,21 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Peak memory in bytes: of tensors on a GPU, else of the whole process; None where the system does not tell."""
+    """Peak memory in bytes: of tensors on a GPU, otherwise of the process; None if it is not available."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return _of_process("VmHWM") or _peak_of_process()
+    return _linux_status("VmHWM") or _peak_of_process()
 
 
 def memory_in_use(device: torch.device) -> int | None:
-    """Bytes that are in use now: by tensors on a GPU, else by the whole process, or at most so far where only that is
-    known."""
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else _of_process("VmRSS") or _peak_of_process()
+    """Memory in use in bytes: by tensors on a GPU, otherwise by the process, or its peak if only that is available."""
+    return (
+        torch.cuda.memory_allocated(device) if device.type == "cuda" else _linux_status("VmRSS") or _peak_of_process()
+    )
 
 
-def _of_process(field: str) -> int | None:
-    """A number of bytes that Linux keeps of this process."""
+def _linux_status(field: str) -> int | None:
+    """Read a number of bytes from Linux's status of this process."""
     with contextlib.suppress(OSError):
         if found := re.search(rf"{field}:\s+(\d+) kB", _STATUS.read_text()):
             return 1024 * int(found[1])

@@ -22,9 +22,9 @@ Floats = NDArray[np.float64]
 
 
 class Scores(NamedTuple):
-    """What every metric needs to know of each image of a batch.
+    """Values for each image of a batch from which all metrics follow.
 
-    In numpy, which takes a fraction of torch's time for so few numbers.
+    Stored as numpy arrays: numpy is much faster than torch for so few numbers.
     """
 
     labels: Counts  # (B,)
@@ -36,24 +36,24 @@ class Scores(NamedTuple):
 
     @classmethod
     def of(cls, logits: Tensor, labels: Tensor) -> Scores:
-        """From logits (B, K) and labels (B,), both on the CPU."""
+        """Compute scores from logits (B, K) and labels (B,), both on the CPU."""
         return cls.of_each(logits[None], labels)[0]
 
     @classmethod
     def of_each(cls, logits: Tensor, labels: Tensor) -> list[Scores]:
-        """Scores of R methods on the same images, from logits (R, B, K), in little more time than those of one."""
+        """Compute the scores of R methods on the same images from logits (R, B, K), hardly slower than for one."""
         log_probabilities = logits.double().log_softmax(dim=-1)
         probabilities, truth = log_probabilities.exp().numpy(), labels.numpy()
         predictions, confidences = probabilities.argmax(axis=-1), probabilities.max(axis=-1)  # (R, B)
-        chosen = -log_probabilities.numpy()[:, np.arange(len(truth)), truth]  # (R, B), whose rows have gaps in memory
-        losses = np.ascontiguousarray(chosen)  # sums over gaps differ in the last bit from those of one method alone
+        chosen = -log_probabilities.numpy()[:, np.arange(len(truth)), truth]  # (R, B), with strided rows
+        losses = np.ascontiguousarray(chosen)  # strided sums differ in the last bit from those of one method alone
         bins = np.minimum(np.ceil(confidences * CALIBRATION_BINS), CALIBRATION_BINS).astype(np.int64) - 1  # (low, high]
         overconfidence = confidences - (predictions == truth)
         columns = zip(predictions, probabilities, losses, bins, overconfidence, strict=True)
         return [cls(truth, *each) for each in columns]
 
     def select(self, indices: Counts) -> Scores:
-        """The scores of some images; of all of them, without a copy."""
+        """Select the scores of some images; without a copy if these are all."""
         if len(indices) == len(self.labels):
             return self
         columns: list[Any] = [column[indices] for column in self]
@@ -75,7 +75,7 @@ class StreamMetrics:
         self.strengths: dict[str, tuple[float, int]] = {}  # sums over images, and their number
 
     def update(self, scores: Scores, strengths: Strengths | None = None) -> None:
-        """Add a batch, and how much of an offset was subtracted from it."""
+        """Add a batch, and the strength of the correction subtracted from it."""
         classes, images = len(self.labels), len(scores.labels)
         self.samples += images
         self.probabilities += scores.probabilities.sum(axis=0)
@@ -120,13 +120,13 @@ class StreamMetrics:
         return float(np.abs(self.overconfidence).sum()) / self.samples
 
     def mean_strength(self, name: str) -> float | None:
-        """Mean over the images of a method's beta or gamma; None where it never had one."""
+        """Mean of a method's beta or gamma over the images; None if it never had one."""
         total, images = self.strengths.get(name, (0.0, 0))  # without batches after which a method started over
         return total / images if images else None
 
     @property
     def recalls(self) -> Floats:
-        """Accuracy on the images of each class that has any."""
+        """Recall of each class that occurs."""
         present = self.labels > 0
         return self.hits[present] / self.labels[present]
 

@@ -1,6 +1,6 @@
-"""From what was asked for to runs: every method on every domain with every seed, all options and digests resolved.
+"""Plan runs: every method on every domain with every seed, with all options and digests resolved.
 
-What imports torch is imported where it is used: experiments are listed without it.
+Modules that import torch are imported inside functions, so that experiments can be listed without it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tta_panda.methods.presets import Preset, get_preset
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the model and the data of runs are found on this machine, which is not part of the runs themselves."""
+    """Locations of model and data on this machine, which are not part of the configuration of runs."""
 
     model: str
     data_root: Path | None = None
     image_list: Path | None = None
     skip_broken: bool = False
-    """Whether to do without image files that cannot be decoded; it is an error otherwise."""
+    """Whether to skip image files that cannot be decoded, which are an error otherwise."""
 
 
 def plan_streams(
@@ -42,13 +42,13 @@ def plan_streams(
     severities: Sequence[int],
     seeds: Sequence[int],
 ) -> list[StreamConfig]:
-    """One stream for each seed and domain, with what identifies model and data filled in."""
+    """Plan one stream per seed and domain, including the digests that identify model and data."""
     from tta_panda.models import TEMPLATES, recorded_name, weights_digest
     from tta_panda.models.devices import check_backend, check_precision
 
     check_precision(stream.precision)
     check_backend(stream.backend, precision=stream.precision)
-    TEMPLATES.get(stream.templates)  # raises for what is unknown
+    TEMPLATES.get(stream.templates)  # raises if unknown
     data = DATASETS.get(stream.data)
     stream = replace(
         stream,
@@ -69,7 +69,7 @@ def plan_streams(
 
 
 def _domains(stream: StreamConfig, corruptions: Sequence[str], severities: Sequence[int]) -> list[StreamConfig]:
-    """A stream of each corruption, or one of all of them, at each severity. Clean images are always one alone."""
+    """One stream per corruption, or one of all corruptions, at each severity. Clean images are always separate."""
     names = [name for each in corruptions for name in ([CLEAN] if each == CLEAN else expand_corruptions([each]))]
     expand_corruptions((), severities)  # checks the severities
     order = stream.parsed_order
@@ -90,7 +90,7 @@ def _domains(stream: StreamConfig, corruptions: Sequence[str], severities: Seque
 
 
 def _fingerprint(data: DataSource, sources: Sources, stream: StreamConfig) -> str | None:
-    """Of the only domain, or of all together where they differ."""
+    """The fingerprint that all domains of a stream share, or a digest of theirs if they differ."""
     found = [
         data.fingerprint(sources.data_root, corruption, severity, skip_broken=sources.skip_broken)
         for corruption, severity in dict.fromkeys(stream.visits)
@@ -112,9 +112,9 @@ def plan_methods(
     preset: Preset | None = None,
     protocol: str = "paper",
 ) -> list[MethodConfig]:
-    """Methods with all their options. A setting goes to every method that has it; one that none has is an error.
+    """Resolve all options of methods. A setting applies to every method that has it; if none has it, it is an error.
 
-    A list of values gives a method for each of them.
+    A list of values makes one method for each value.
     """
     from tta_panda.methods.factory import default_options, resolve_options
 
@@ -138,12 +138,12 @@ def plan_methods(
 
 
 def plan_runs(methods: Sequence[MethodConfig], streams: Sequence[StreamConfig]) -> list[RunConfig]:
-    """Stream by stream, so that runs that share data and encoder passes stand together."""
+    """Combine streams and methods, stream by stream, so that runs that share data and encoder passes are adjacent."""
     return [RunConfig(stream=stream, method=method) for stream in streams for method in methods]
 
 
 def select_shard(configs: Sequence[RunConfig], shard: str | None) -> list[RunConfig]:
-    """The runs of shard `K/N`: those whose key modulo N is K - 1. Every job of an array selects the same way."""
+    """Select the runs of shard `K/N`: those whose key modulo N is K - 1."""
     if shard is None:
         return list(configs)
     found = re.fullmatch(r"(\d+)/(\d+)", shard.strip())
@@ -153,7 +153,7 @@ def select_shard(configs: Sequence[RunConfig], shard: str | None) -> list[RunCon
 
 
 def data_size(stream: StreamConfig, sources: Sources) -> tuple[int, int]:
-    """Number of images of a domain and of classes, as the registry says or as found on disk."""
+    """Numbers of images in a domain and of classes, from the registry or, if it has none, from the data."""
     source = DATASETS.get(stream.data)
     if source.size is None:
         corruption, severity = stream.visits[0]

@@ -1,4 +1,4 @@
-"""The result of a run as a typed record: the only thing that tables and figures are made from."""
+"""Typed records of results, from which all tables and figures are made."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Encoded = Literal["images", "images_with_gradient", "texts", "texts_with_gradien
 """Kinds of encoder passes; those with a gradient cost about three times as much."""
 
 SCHEMA: Literal[2] = 2
-"""Number of the format of records. Raise it with every change of a field: other numbers are refused."""
+"""Schema number of records. Increase it whenever a field changes: records with other numbers are refused."""
 
 
 class Measurement(BaseModel):
-    """Metrics of the predictions for some images: those of a stream, of a domain or of a tenth of it."""
+    """Metrics of the predictions for a stream, or for a domain or a tenth of one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,17 +43,17 @@ class Measurement(BaseModel):
     """Mean negative log-likelihood of the label, in nats."""
     nll_stderr: float
     recall_sd: float
-    """Class-wise recall: standard deviation over the classes that occur; with the smallest and the largest."""
+    """Standard deviation of recall over the classes that occur; next come the minimum and the maximum."""
     recall_min: float
     recall_max: float
     predicted_counts: list[int] = []
     label_counts: list[int] = []
     mean_probabilities: list[float] = []
-    """By class; tenths have none of these three."""
+    """By class, as the previous two; empty for tenths."""
     mean_beta: float | None = None
-    """Strength of the subtracted offset, mean over the images. None without one."""
+    """Mean strength of the subtracted offset over the images; None without an offset."""
     mean_gamma: float | None = None
-    """The same of the level of absent classes."""
+    """The same for the level of absent classes."""
 
     @classmethod
     def of(cls, metrics: StreamMetrics, *, by_class: bool = True) -> Measurement:
@@ -78,27 +78,27 @@ class EvaluationResult(Measurement):
 
     class_names: list[str]
     domains: dict[str, Measurement] = {}
-    """Each domain by itself, where the stream joins several."""
+    """Metrics of each domain, if the stream joins several."""
     tenths: list[Measurement]
-    """Consecutive parts of equal length, of a stream whose length is known: ten for each domain and severity that it
-    joins, fewer where it has fewer images."""
+    """Metrics of consecutive parts of equal length, if the length of the stream is known: ten for each domain and
+    severity that it joins, or fewer if there are fewer images."""
     restarts: int = 0
-    """How often the method started over, because its training diverged."""
+    """Number of times that the method started over because its training diverged."""
     skipped_steps: int = 0
-    """Updates that were skipped, because the loss or a gradient was NaN or infinite."""
+    """Number of updates that were skipped because the loss or a gradient was NaN or infinite."""
     passes: dict[Encoded, float] = Field(min_length=len(get_args(Encoded)))
-    """Images and texts encoded for a batch, on average: what the method costs, whatever the machine."""
+    """Mean numbers of images and texts encoded per batch: the cost of the method, independent of the machine."""
     seconds: float
-    """Encoder passes (shared ones in full, and those from a cache as long as they took when they were made) and the
-    method's own work."""
+    """Time of the encoder passes and of the method's own work. Shared passes count in full, and cached ones with the
+    time that it took to compute them."""
     images_per_second: float
     explanation: str = ""
-    """What debiases the method says of the stream at its end: the bias, and what was subtracted or why nothing was."""
+    """Findings of the debiaser at the end of the stream: the bias, and what was subtracted or why nothing was."""
     peak_memory: int | None = None
-    """Bytes: of tensors on a GPU, else of the process, including what it shared with other runs."""
+    """In bytes, including memory shared with other runs: of tensors on a GPU, otherwise of the process."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """The result as rows of a table, one for each domain, without what it has for each class and tenth."""
+        """The result as rows of a table, one per domain, without values by class and by tenth."""
         return [{"domain": name, **self._numbers(part)} for name, part in (self.domains or {"": self}).items()]
 
     def to_dataframe(self) -> pandas.DataFrame:
@@ -106,7 +106,7 @@ class EvaluationResult(Measurement):
         return to_dataframe(self.rows())
 
     def _numbers(self, measured: Measurement) -> dict[str, Any]:
-        """The numbers of a domain, and those that are known of the whole stream only."""
+        """The metrics of a domain, and the values that are known only for the whole stream."""
         whole = self.model_dump(
             exclude={"config", "domains", "passes", "tenths", "class_names", "explanation", *_BY_CLASS}
         )
@@ -123,14 +123,14 @@ class EvaluationResult(Measurement):
 
 
 class RunRecord(EvaluationResult):
-    """The result of a run, with everything that decided it."""
+    """The result of a run, with its complete configuration."""
 
     schema_number: Literal[2]
     version: str = __version__
-    """Of the package that wrote it."""
+    """Version of the package that wrote the record."""
     config: RunConfig
     weights_hash: str
-    """Of the weights as they were loaded, whatever their name."""
+    """Hash of the weights that were loaded."""
     environment: dict[str, str]
 
     @property
@@ -139,7 +139,7 @@ class RunRecord(EvaluationResult):
         return self.domains or {self.config.stream.corruption: self}
 
     def rows(self) -> list[dict[str, Any]]:
-        """The record as rows of a table, one for each corruption, without what it has for each class and tenth."""
+        """The record as rows of a table, one per corruption, without values by class and by tenth."""
         return [
             {
                 **asdict(self.config.stream),
@@ -154,7 +154,7 @@ class RunRecord(EvaluationResult):
 
 
 class FailedRun(BaseModel):
-    """A run without a record, and why."""
+    """A run without a record, and the reason."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -174,7 +174,7 @@ class FailedRun(BaseModel):
 
     @property
     def subject(self) -> str:
-        """What the message is about, in a few words: a method, data, or a run."""
+        """The subject of the message in a few words: a method, data, or a run."""
         stream = self.config.stream
         subjects = {"unavailable": self.config.method.name, "unreadable": f"{stream.data}, {stream.domain}"}
         return subjects.get(self.status, str(self.config))
@@ -184,14 +184,14 @@ _PACKAGES = ("torch", "open_clip_torch", "timm", "transformers", "numpy", "openc
 
 
 def describe_environment(device: str) -> dict[str, str]:
-    """Versions that the numbers may depend on."""
+    """Describe the software and hardware that results may depend on."""
     versions = {package: version for package in _PACKAGES if (version := installed_version(package))}
     return {"python": platform.python_version(), "platform": platform.machine(), "device": device, **versions}
 
 
 @functools.cache
 def installed_version(package: str) -> str | None:
-    """The version of a package; read once, because it takes milliseconds and many records may be written a second."""
+    """The version of a package, cached because reading it takes milliseconds, and records may be written often."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Make the records that a folder lacks."""
+"""Evaluate the runs whose records are missing in a folder."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from tta_panda.models import TEMPLATES
 
 @dataclass
 class Outcome:
-    """The records of some runs, and the runs without one, by key."""
+    """Records of runs, and runs without one, by key."""
 
     records: dict[str, RunRecord] = field(default_factory=dict)
     failures: dict[str, FailedRun] = field(default_factory=dict)
     existed: int = 0
-    """Number of records that had been made before."""
+    """Number of records that existed before."""
 
     @property
     def diverged(self) -> dict[str, FailedRun]:
         return {key: run for key, run in self.failures.items() if run.status == "diverged"}
 
     def missing(self) -> list[dict[str, str]]:
-        """What has no record, as rows: what it is, what became of it, and why."""
+        """Runs without a record as rows: subject, status, reason and traceback."""
         rows = [(run.subject, run.status, run.message, run.traceback) for run in self.failures.values()]
         return [dict(zip(("what", "status", "reason", "traceback"), row, strict=True)) for row in dict.fromkeys(rows)]
 
 
 def find_runs(configs: Sequence[RunConfig], store: RunStore) -> Outcome:
-    """The runs that have a record already, or are known to diverge."""
+    """Find the runs that already have a record or are known to diverge."""
     records = store.existing(configs)
     return Outcome(records, store.divergences(configs), len(records))
 
@@ -52,15 +52,15 @@ def make_runs(
     executor: Executor,
     report: Callable[[Sequence[RunConfig], float], None] = lambda _configs, _share: None,
 ) -> Outcome:
-    """Evaluate the runs that have no record yet; each record is saved as soon as it is made.
+    """Evaluate the runs that have no record yet; save each record as soon as it is made.
 
-    A run that diverged is remembered beside the records, so that it is not made again.
+    Runs that diverged are stored next to the records, so that they are not repeated.
 
     Args:
         report: called with runs, and the share of their work that was just done.
 
     Raises:
-        UnsupportedModelError, DataError: where there is not a single record, because of what the error says.
+        UnsupportedModelError, DataError: if no run has a record for the reason in the message.
     """
     store.prepare()
     outcome = find_runs(configs, store)
@@ -68,9 +68,9 @@ def make_runs(
     if known:
         report([config for config in configs if config.key in known], 1.0)
     missing = [config for config in configs if config.key not in known]
-    tasks = [[config] for config in missing] if evaluator.timed else divide(missing)
-    own_methods = registered_targets({config.method.parsed.base for config in missing})
-    with closing(executor.run(partial(_evaluate, evaluator, own_methods), tasks, report)) as finished:
+    tasks = [[config] for config in missing] if evaluator.timed else divide_into_tasks(missing)
+    user_methods = registered_targets({config.method.parsed.base for config in missing})
+    with closing(executor.run(partial(_evaluate, evaluator, user_methods), tasks, report)) as finished:
         for task, results in finished:
             if isinstance(results, StoreError | WorkerError):
                 results = [FailedRun.of(config, "failed", results) for config in task]
@@ -89,7 +89,7 @@ def make_runs(
 
 
 def _raise_common_reason(failures: Iterable[FailedRun]) -> None:
-    """Raise why not a single run has a record, where the user can do something about it."""
+    """Raise the reason why no run has a record, if it is one that the user can correct."""
     unavailable = dict.fromkeys(run.message for run in failures if run.status == "unavailable")
     if unavailable:
         raise UnsupportedModelError("\n".join(unavailable))
@@ -99,22 +99,22 @@ def _raise_common_reason(failures: Iterable[FailedRun]) -> None:
 
 
 def _evaluate(
-    evaluator: Evaluator, own_methods: Mapping[str, str | None], task: Sequence[RunConfig], report: Report
+    evaluator: Evaluator, user_methods: Mapping[str, str | None], task: Sequence[RunConfig], report: Report
 ) -> list[RunRecord | FailedRun]:
-    """Evaluate runs in a process where methods of the user's own may not be registered yet."""
-    register_targets({name: target for name, target in own_methods.items() if name not in METHODS})
+    """Evaluate runs in a process where user-defined methods may not be registered yet."""
+    register_targets({name: target for name, target in user_methods.items() if name not in METHODS})
     return evaluator.evaluate(task, report)
 
 
 GRADIENT = 3
-"""Cost of a pass with gradient, in passes without: forward, and backward at twice the cost."""
+"""Cost of a pass with gradient relative to one without: a backward pass costs twice as much as a forward pass."""
 
 
 def count_encoded(task: Sequence[RunConfig], sources: Sources) -> tuple[int, int]:
-    """Images and texts that runs on one stream encode; those with a gradient count three times.
+    """Count the images and texts that runs on one stream encode; those with a gradient count three times.
 
-    Methods of a task share the passes over images, so that the costliest one decides. Neither model nor published
-    data need be there.
+    Methods of a task share the passes over images, so only the costliest one counts. Neither the model nor published
+    data have to be available.
     """
     stream = task[0].stream
     in_domain, classes = data_size(stream, sources)
@@ -133,8 +133,8 @@ def count_encoded(task: Sequence[RunConfig], sources: Sources) -> tuple[int, int
     return round(batches * images), round(batches * texts)
 
 
-def divide(configs: Iterable[RunConfig]) -> list[list[RunConfig]]:
-    """Runs in tasks that share nothing: of each stream, methods that train the encoder one by one, and all others."""
+def divide_into_tasks(configs: Iterable[RunConfig]) -> list[list[RunConfig]]:
+    """Divide runs into independent tasks: each run that trains the encoder, and all others on the same stream."""
     tasks = []
     for members in by_stream(configs).values():
         frozen = [config for config in members if not _trains(config)]

@@ -1,4 +1,4 @@
-"""A folder of records: one JSON file per run, named by the key of its configuration, written in one step."""
+"""A folder of records: one JSON file per run, named by the key of its configuration and written atomically."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tta_panda.files import flat, make_writable, read_regular, save_file
 
 logger = logging.getLogger(__name__)
 
-_RECORD_NAME = re.compile(r"[0-9a-f]{20}\.json")  # a folder may hold other JSON files, which are left alone
+_RECORD_NAME = re.compile(r"[0-9a-f]{20}\.json")  # other JSON files in the folder are ignored
 
 
 class RunStore:
-    """Saves and finds records. A run that is in the store need not be run again."""
+    """Save and load records. A run that is in the store need not be run again."""
 
     def __init__(self, root: Path | str):
         self.root = Path(root)
 
     def prepare(self) -> None:
-        """Create the folder, and find out now rather than after the first run whether it can be written."""
+        """Create the folder, and check that it is writable before the first run."""
         make_writable(self.root, "write results to", "Choose a folder that you may write to with -o PATH.")
 
     def path(self, config: RunConfig) -> Path:
@@ -41,13 +41,13 @@ class RunStore:
         return self.path(config).with_suffix(".diverged")
 
     def load(self, config: RunConfig) -> RunRecord | None:
-        """The record of a run; None where there is none. A damaged one is set aside, and its run is made again."""
+        """Load the record of a run; None if there is none. A damaged record is set aside, and its run is repeated."""
         path = self.path(config)
         record = self._read(path, config.key)
         return self._set_aside(path) if record is None and path.exists() else record
 
     def _set_aside(self, path: Path) -> RunRecord | None:
-        """Rename a damaged record, unless another process has replaced it by a valid one, which is returned."""
+        """Rename a damaged record, unless another process has replaced it with a valid one, which is returned."""
         aside = path.with_suffix(".damaged")
         try:
             path.replace(aside)
@@ -60,26 +60,26 @@ class RunStore:
         except OSError as error:
             raise StoreError(f"Cannot set aside the damaged {path} ({error.strerror or error}).") from error
         logger.warning(
-            "%s is not a valid record of its name; it is kept as %s and its run made again",
+            "%s is not a valid record for its name; it is kept as %s, and the run is repeated",
             printable(str(path)),
             aside.name,
         )
         return None
 
     def existing(self, configs: Iterable[RunConfig]) -> dict[str, RunRecord]:
-        """The records that are there, by key."""
+        """Load the records that exist, by key."""
         return {config.key: record for config in configs if (record := self.load(config)) is not None}
 
     def save(self, record: RunRecord) -> Path:
-        """Write a record so that neither a reader nor a crash ever leaves half of one."""
+        """Write a record atomically."""
         return save_file(self.path(record.config), record.model_dump_json(indent=1))
 
     def save_divergence(self, run: FailedRun) -> None:
-        """Remember that a run gave no numbers, so that it is not made again."""
+        """Store a run that diverged, so that it is not repeated."""
         save_file(self.divergence_path(run.config), run.model_dump_json(indent=1))
 
     def divergences(self, configs: Iterable[RunConfig] | None = None) -> dict[str, FailedRun]:
-        """What is remembered of these runs that diverged, or of all, by key. What cannot be read is forgotten."""
+        """Load the stored divergences of these runs, or of all, by key. Files that cannot be read are ignored."""
         paths = self.root.glob("[!.]*.diverged") if configs is None else map(self.divergence_path, configs)
         found = {}
         for path in paths:
@@ -88,7 +88,7 @@ class RunStore:
         return found
 
     def records(self, except_for: Collection[str] = ()) -> list[RunRecord]:
-        """Every readable record of the folder, in a stable order, but for those with some keys."""
+        """Load all readable records of the folder in a stable order, except for those with the given keys."""
         if not self.root.is_dir():
             raise StoreError(f"There is no folder {self.root}. Make records with: tta-panda bench -o {self.root}")
         records = []
@@ -97,7 +97,7 @@ class RunStore:
                 continue
             record = self._read(path, path.stem)
             if record is None:
-                logger.warning("%s is not a valid record of its name and is skipped", printable(str(path)))
+                logger.warning("%s is not a valid record for its name and is skipped", printable(str(path)))
             else:
                 records.append(record)
         return records
@@ -118,7 +118,7 @@ class RunStore:
 
 
 def _refuse_other_schemas(path: Path, content: bytes) -> None:
-    """A record of another format is not damaged, and numbers of two formats are never mixed."""
+    """Raise `StoreError` for a record with another schema number: it is not damaged, but cannot be used."""
     with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(content)
         if not isinstance(found, dict) or "version" not in found or found.get("schema_number") == SCHEMA:
@@ -131,5 +131,5 @@ def _refuse_other_schemas(path: Path, content: bytes) -> None:
 
 
 def load_records(folder: Path | str) -> list[dict[str, Any]]:
-    """Every readable record of a folder as flat rows, ready for `pandas.DataFrame(rows)`."""
+    """Load all readable records of a folder as flat rows, ready for `pandas.DataFrame(rows)`."""
     return [flat(row) for record in RunStore(folder).records() for row in record.rows()]

@@ -1,4 +1,4 @@
-"""Tables and figures by name, the paper's and some beyond it: which runs each needs, and how it is laid out."""
+"""Registry of experiments: tables and figures of the paper, and others."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ EXPERIMENTS = {
     each.name: each
     for each in sorted(base.EXPERIMENTS.values(), key=lambda each: (not each.in_paper, each.name.startswith("fig-")))
 }
-"""By name: those of the paper first, and tables before figures."""
+"""Experiments by name: those of the paper first, and tables before figures."""
 
-_ANYWHERE = [name for name, each in EXPERIMENTS.items() if not each.defaults]
+_WITHOUT_DEFAULTS = [name for name, each in EXPERIMENTS.items() if not each.defaults]
 
 SELECTIONS = {
-    "all": _ANYWHERE,
-    "paper": [name for name in _ANYWHERE if EXPERIMENTS[name].in_paper],
-    "beyond": [name for name in _ANYWHERE if not EXPERIMENTS[name].in_paper],
+    "all": _WITHOUT_DEFAULTS,
+    "paper": [name for name in _WITHOUT_DEFAULTS if EXPERIMENTS[name].in_paper],
+    "beyond": [name for name in _WITHOUT_DEFAULTS if not EXPERIMENTS[name].in_paper],
 }
-"""Names for several experiments at once; those that bring data or a model of their own have to be named."""
+"""Names that stand for several experiments; those with their own data or model have to be named."""
 
 
 def select_experiments(names: Iterable[str]) -> list[Experiment]:
-    """The experiments that names stand for, each once; a name may be a selection."""
+    """Select experiments by name, each once; a name may also be a selection."""
     chosen = [each for name in names for each in SELECTIONS.get(name, [name])]
     for name in chosen:
         if name not in EXPERIMENTS:

@@ -1,4 +1,4 @@
-"""Experiments: the runs that a table or a figure needs, and what is shown of their records."""
+"""Experiments: the runs that a table or a figure needs, and how their records are shown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tta_panda.reporting.page import Section
 from tta_panda.reporting.tables import Column, Row, Table, side_by_side, with_changes
 
 Show = Callable[["ExperimentResults"], Section]
-"""Tables, figures and notes of what was run; the experiment adds its name and title."""
+"""Function that makes tables, figures and notes from results; the experiment adds its name and title."""
 
 
 @dataclass(frozen=True)
@@ -32,25 +32,25 @@ class Experiment:
     name: str
     title: str
     about: str
-    """What it shows, in a sentence."""
+    """What it shows, in one sentence."""
     rows: Callable[[Setup], Mapping[str, Sequence[Series]]]
-    """Everything that is compared: for each row of its table, or panel of its figure, the series side by side."""
+    """The series that it compares, by row of its table or panel of its figure."""
     show: Show
     corruptions: Callable[[Setup], Sequence[str]] = lambda setup: CORRUPTIONS
-    """Where it is compared."""
+    """The corruptions on which it compares them."""
     in_paper: str = ""
-    """Its place in the paper; empty for what is beyond the paper."""
+    """Its place in the paper; empty if it is not in the paper."""
     timed: bool = False
-    """Whether its runs are timed, so that none of them may share passes with others or run beside them."""
+    """Whether its runs are timed, so that they must neither share passes nor run in parallel."""
     compares_benchmarks: bool = False
     """Whether its first table is also shown for several benchmarks side by side, as in the paper."""
     by_method: bool = False
     """Whether each of its rows belongs to one method, so that users can choose some of them."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Its own defaults of `data`, `model`, `limit` and `seeds`. With any, it is made only where it is named."""
+    """Its own defaults of `data`, `model`, `limit` and `seeds`. If it has any, it runs only when it is named."""
 
     def needs(self, setup: Setup) -> str:
-        """The data and machine that it takes, in a few words."""
+        """The data and machine that it requires, in a few words."""
         names = self.corruptions(setup)
         corrupted = [name for name in names if name != CLEAN]
         parts = ["clean images"] * (CLEAN in names)
@@ -65,15 +65,15 @@ class Experiment:
         if not setup.methods:
             return rows
         if not self.by_method:
-            raise InvalidInputError(f"{self.name} compares methods of its own: omit --method.")
+            raise InvalidInputError(f"{self.name} compares a fixed set of methods: omit --method.")
         chosen = {label: row for label, row in rows.items() if MethodName.of(row[0].method).base in setup.methods}
         if not chosen:
             compared = dict.fromkeys(MethodName.of(row[0].method).base for row in rows.values())
-            raise InvalidInputError(f"{self.name} has none of these methods, but {', '.join(compared)}.")
+            raise InvalidInputError(f"{self.name} has none of these methods; choose from {', '.join(compared)}.")
         return chosen
 
     def runs(self, setup: Setup) -> list[RunConfig]:
-        """Every run that it shows, once."""
+        """All runs that it shows, without duplicates."""
         runs = {
             config.key: config
             for corruption in self.corruptions(setup)
@@ -85,7 +85,7 @@ class Experiment:
         return list(runs.values())
 
     def section(self, setup: Setup, records: Mapping[str, RunRecord], diverged: Collection[str] = ()) -> Section:
-        """Its tables and figures from whatever records there are; cells without them say so."""
+        """Make its tables and figures from the records that exist; cells without records are marked."""
         place = f"In the paper: {self.in_paper}" if self.in_paper else "Beyond the paper"
         source = f"{place}. tta-panda reproduce {self.name}"
         return replace(
@@ -100,13 +100,13 @@ class Experiment:
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
-"""By name, as `experiment` registered them."""
+"""Experiments by name, registered by `experiment`."""
 
 
 def experiment(
     name: str, title: str, about: str, rows: Callable[[Setup], Mapping[str, Sequence[Series]]], **more: Any
 ) -> Callable[[Show], Show]:
-    """Register the decorated function as what shows an experiment; arguments are the fields of `Experiment`."""
+    """Register an experiment with the decorated function as `show`; arguments are the fields of `Experiment`."""
 
     def register(show: Show) -> Show:
         EXPERIMENTS[name] = Experiment(name, title, about, rows, show, **more)
@@ -116,7 +116,7 @@ def experiment(
 
 
 def across_benchmarks(experiments: Sequence[Experiment], sections: Mapping[str, Sequence[Section]]) -> list[Section]:
-    """The experiments that the paper shows for several benchmarks side by side, from their sections by benchmark."""
+    """Combine the sections of several benchmarks, for experiments that the paper shows side by side."""
     compared = []
     for experiment, *several in zip(experiments, *sections.values(), strict=True):
         if experiment.compares_benchmarks:
@@ -127,7 +127,7 @@ def across_benchmarks(experiments: Sequence[Experiment], sections: Mapping[str, 
 
 
 class ExperimentResults(Results[Series]):
-    """The results of an experiment. Where a series has several candidates, the most accurate one counts."""
+    """The results of an experiment. If a series has several candidates, the most accurate one is used."""
 
     def __init__(
         self, experiment: Experiment, setup: Setup, records: Mapping[str, RunRecord], diverged: Collection[str] = ()
@@ -138,7 +138,7 @@ class ExperimentResults(Results[Series]):
         self.rows = experiment.chosen_rows(setup)
         self.series = [series for row in self.rows.values() for series in row]
         self.corruptions = [name for name in experiment.corruptions(setup) if name != CLEAN]
-        """What means are taken over and choices are made on."""
+        """Corruptions over which means are taken, and on which candidates are chosen."""
         self.where = f"mean of {len(self.corruptions)} corruptions"
         self._chosen: dict[Series, Series] = {}
 
@@ -146,7 +146,7 @@ class ExperimentResults(Results[Series]):
         return self.setup.runs(self.chosen(series), corruption)
 
     def chosen(self, series: Series) -> Series:
-        """The most accurate candidate; the series itself where it has none."""
+        """The most accurate candidate; the series itself if it has none."""
 
         def accuracy(candidate: Series) -> float:
             value = self.average(candidate, ACCURACY).value
@@ -157,7 +157,7 @@ class ExperimentResults(Results[Series]):
         return self._chosen.get(series, series)
 
     def chosen_beta(self, series: Series) -> Cell:
-        """The best beta of a grid."""
+        """The beta of the most accurate candidate."""
         if self.average(series, ACCURACY).value is None:
             return Cell()
         return Cell(dict(self.chosen(series).options)["beta"])
@@ -166,30 +166,30 @@ class ExperimentResults(Results[Series]):
         """The mean over all corruptions of the experiment."""
         return self.mean(series, metric, self.corruptions)
 
-    def each(self, find: Callable[[Series], Cell]) -> dict[str, list[Cell]]:
-        """By row, a cell for each of its series."""
+    def cells_by_row(self, find: Callable[[Series], Cell]) -> dict[str, list[Cell]]:
+        """Find a cell for each series of every row."""
         return {label: [find(series) for series in row] for label, row in self.rows.items()}
 
     def mean_accuracies(self) -> dict[str, list[Cell]]:
-        """By row, the mean accuracy of each of its series over all corruptions of the experiment."""
-        return self.each(lambda series: self.average(series, ACCURACY))
+        """Mean accuracies over all corruptions of the experiment, for each series of every row."""
+        return self.cells_by_row(lambda series: self.average(series, ACCURACY))
 
     def cell_or_mean(self, series: Series, metric: Metric, corruption: str) -> Cell:
-        """Of one corruption, or over all of them for `MEAN`."""
+        """The cell of one corruption, or the mean over all of them for `MEAN`."""
         return self.average(series, metric) if corruption == MEAN else self.cell(series, metric, corruption)
 
     def accuracy(self, series: Series, corruption: str = MEAN) -> Cell:
-        """Our accuracy, beside what the paper printed for this very setting, if it did."""
+        """Our accuracy, together with the paper's for the same setting, if there is one."""
         cell = self.cell_or_mean(series, ACCURACY, corruption)
         method = MethodName.of(series.method)
-        if method.debias and not self.setup.has_papers_beta(series):
+        if method.debias and not self.setup.has_paper_beta(series):
             return cell
         replaced = ("destroy", "none") in self.chosen(series).options
         name = f"{method.base}+offset" if replaced else series.method
         return replace(cell, paper=printed_accuracy(self.setup.benchmark, name, corruption))
 
     def by_tenth(self, series: Series, corruption: str, metric: Metric) -> list[Cell]:
-        """A cell over seeds for each tenth of a stream."""
+        """Cells over seeds, one for each tenth of a stream."""
         records = self.records(series, corruption)
         seeds = [record.config.stream.seed for record in records]
         return [
@@ -198,7 +198,7 @@ class ExperimentResults(Results[Series]):
         ]
 
     def encoded_per_image(self, series: Series, *kinds: Encoded) -> Cell:
-        """Encoder passes for each image of the streams."""
+        """Number of encoder passes per image of the streams."""
 
         def encoded(record: RunRecord) -> float:
             batches = math.ceil(record.samples / record.config.stream.batch_size)
@@ -210,14 +210,14 @@ class ExperimentResults(Results[Series]):
         return Cell(statistics.fmean(encoded(record) for found in records for record in found))
 
     def quick_notes(self) -> list[str]:
-        """A note where a quick look omits corruptions."""
+        """A note if a quick look omits corruptions."""
         complete = len(self.corruptions) == len(CORRUPTIONS)
-        return [] if complete else [f"Quick look: only on {', '.join(self.corruptions)}."]
+        return [] if complete else [f"Quick look: only {', '.join(self.corruptions)}."]
 
     def sweep_notes(self) -> list[str]:
-        """The same, and a note where the search for beta is in the tables only."""
+        """The same, and a note if the search for beta is in tables only."""
         searched = self.setup.beta == "grid"
-        return self.quick_notes() + ["The search for beta is part of the tables; here, beta is auto."] * searched
+        return self.quick_notes() + ["Only tables include the search for beta; here, beta is auto."] * searched
 
 
 class SweepLine(NamedTuple):
@@ -249,7 +249,7 @@ class Sweep:
     """Options of all lines."""
 
     def series(self, setup: Setup, line: SweepLine, value: float) -> Series:
-        """The runs of a line at a value. With beta 0, they are those of the plain method."""
+        """The series of a line at a value; with beta 0, that of the plain method."""
         if (self.option, value) == ("beta", 0) and not line.is_level:
             return setup.series(MethodName.of(line.method).base)
         varied = {} if line.is_level else {self.option: value}
@@ -299,7 +299,7 @@ def sweep_experiment(
 
 
 def line_table(title: str, x: str, lines: Sequence[Line], columns: Sequence[Column], name: str = "") -> Table:
-    """Lines over the same x as the columns of a table."""
+    """Make a table whose columns are lines over the same x."""
     rows = [Row(f"{place:g}", [line.cells[place] for line in lines]) for place in lines[0].cells]
     return Table(title, x, columns, rows, name=name)
 
@@ -307,21 +307,21 @@ def line_table(title: str, x: str, lines: Sequence[Line], columns: Sequence[Colu
 def changes_table(
     title: str,
     rows_are: str,
-    ways: Sequence[str],
+    variants: Sequence[str],
     rows: Mapping[str, Sequence[Cell]],
     values: bool = True,
     name: str = "",
 ) -> Table:
-    """Accuracy plain, then in other ways with what each changes; without `values`, the changes alone.
+    """Make a table of the plain accuracy and of each variant's with its change; without `values`, only of the changes.
 
     Args:
-        ways: titles of the other ways.
-        rows: cells of the plain method and of each other way.
+        variants: titles of the variants.
+        rows: cells of the plain method and of each variant.
     """
     columns = [Column.of(ACCURACY, "plain")]
-    for way in ways:
-        own = [Column.of(ACCURACY, way), Column.delta(ACCURACY)]
-        columns += own if values else [Column.delta(ACCURACY, f"Δ {way}")]
+    for variant in variants:
+        own = [Column.of(ACCURACY, variant), Column.delta(ACCURACY)]
+        columns += own if values else [Column.delta(ACCURACY, f"Δ {variant}")]
     filled = []
     for label, (plain, *others) in rows.items():
         cells = with_changes(plain, *others)

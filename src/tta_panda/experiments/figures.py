@@ -1,4 +1,4 @@
-"""The figures, the paper's and others: what each compares, and how it is drawn."""
+"""Figures of the paper and others: what each compares, and how it is drawn."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tta_panda.reporting.tables import Column, Row, Table
 
 
 def _bias_rows(setup: Setup) -> dict[str, list[Series]]:
-    # What TPT, TPS and Zero have in common and no more: the mean prediction over the confident views.
+    # Only what TPT, TPS and Zero have in common: the mean prediction over the confident views.
     positive = setup.series("zero", "positive augmentation", temperature=1.0)
     return {"clip": [setup.series("clip"), positive, setup.series("clip+panda")]}
 
@@ -40,7 +40,7 @@ def _bias_rows(setup: Setup) -> dict[str, list[Series]]:
 @experiment(
     "fig-bias",
     "Prediction bias",
-    "L1 distance between the mean prediction and the label frequencies, corruption by corruption.",
+    "L1 distance between the mean prediction and the label frequencies, for each corruption.",
     _bias_rows,
     corruptions=lambda setup: (CLEAN, *CORRUPTIONS),
     in_paper="Figure 2 and its appendix",
@@ -131,7 +131,7 @@ def _evolution(results: ExperimentResults) -> Section:
 
 
 def _chunk_size(sizes: set[int]) -> str:
-    """As text; chunks differ by an image where their number does not divide the stream."""
+    """The size of chunks as text; sizes differ by one image if the stream cannot be divided evenly."""
     if len(sizes) > 1:
         return f"{min(sizes)} to {max(sizes)} images"
     return f"{min(sizes)} image{'s' * (min(sizes) != 1)}" if sizes else "no images"
@@ -141,7 +141,7 @@ def _chunk_size(sizes: set[int]) -> str:
 
 
 def _choices_table(results: ExperimentResults) -> Table:
-    """Two ways to choose beta."""
+    """Table of two ways to choose beta."""
     setup, rows, betas = results.setup, {}, []
     for name in ("clip", "tent"):
         grid, auto = setup.best_of_grid(f"{name}+panda"), setup.series(f"{name}+panda", beta="auto")
@@ -150,21 +150,21 @@ def _choices_table(results: ExperimentResults) -> Table:
     title = f"Two ways to choose beta: accuracy (%), {results.where}"
     table = changes_table(title, "method", ["auto (no labels)", BEST_OF_GRID], rows, name="choices")
     note = (
-        "The best of the grid was chosen with the labels that it is then measured on, as in the paper: an upper "
-        "bound for a fixed beta, which cannot be found without labels."
+        "As in the paper, the best of the grid was chosen with the labels on which it is then measured: an upper "
+        "bound for a fixed beta, which cannot be reached without labels."
     )
     return replace(table.with_column(Column("its beta"), betas), note=note)
 
 
 def _batch_sizes(setup: Setup, sizes: Sequence[int], quick_sizes: Sequence[int]) -> list[int]:
-    """Those that differ: two sizes that each hold the whole stream would be the same run."""
+    """Batch sizes of distinct runs: two sizes that both exceed the stream would give the same run."""
     sizes = quick_sizes if setup.quick else sizes
     limit = dict(setup.series("clip").stream).get("limit", setup.stream.limit)
     return [size for size, smaller in zip(sizes, (0, *sizes), strict=False) if limit is None or smaller < limit]
 
 
 def _around_default(setup: Setup, method: str, option: str) -> list[float]:
-    """Two decades around the value in use."""
+    """Values over two decades around the one in use."""
     usual = setup.method(setup.series(method)).options[option]
     factors = (0.1, 1.0, 10.0) if setup.quick else (0.1, 0.3, 1.0, 3.0, 10.0)
     return [float(f"{usual * factor:.3g}") for factor in factors]
@@ -193,7 +193,7 @@ sweep_experiment(
 sweep_experiment(
     "fig-beta",
     "The offset ratio beta",
-    "Accuracy over beta; at 0 the plain method. The dashed line is beta auto, which needs no labels.",
+    "Accuracy over beta, where 0 is the plain method. The dashed line is beta auto, which needs no labels.",
     [
         Sweep(
             "beta",
@@ -215,7 +215,7 @@ sweep_experiment(
 sweep_experiment(
     "fig-batch-size",
     "Batch size",
-    "Tent without and with Panda on batches of several sizes, the learning rate unchanged.",
+    "Tent without and with Panda on batches of several sizes, with the same learning rate.",
     [
         Sweep(
             "batch size",
@@ -277,7 +277,7 @@ sweep_experiment(
         for title, method, option, axis in (("Tent", "tent", "lr", "learning rate"), ("SAR", "sar", "rho", "rho"))
     ],
     in_paper="Appendix, learning rates",
-    note="SAR's own learning rate is not varied: what the paper lists as such is the radius rho of its steps.",
+    note="SAR's own learning rate is not varied: what the paper lists under this name is the radius rho of its steps.",
 )
 
 
@@ -299,7 +299,7 @@ def theorem_accuracy(noise: float, correlation: float = 0.0, beta: float = 0.0) 
 
 
 def simulated_accuracy(noise: float, correlation: float, beta: float, samples: int, rng: np.random.Generator) -> float:
-    """The same probability by drawing `samples` triples of class, corruption and negative."""
+    """Estimate the same probability from `samples` draws of class, corruption and negative."""
     of_class, of_corruption, independent = rng.standard_normal((3, samples))
     negative = correlation * of_corruption + math.sqrt(1 - correlation**2) * independent
     debiased = of_class + noise * of_corruption - beta * noise * negative
@@ -318,7 +318,7 @@ def _theorem(results: ExperimentResults) -> Section:
     rng = np.random.default_rng(0)
     over_beta = _theorem_panel(_BETAS, "beta", "noise s = 1", lambda r, beta: (1.0, r, beta), rng)
     over_noise = _theorem_panel(_NOISES, "noise s", "beta = r, the best", lambda r, noise: (noise, r, r), rng)
-    caption = f"{results.about} r is the correlation of negative and corruption; {_SAMPLES:,} draws a point."
+    caption = f"{results.about} r is the correlation of negative and corruption; {_SAMPLES:,} draws per point."
     tables = []
     for panel, name in ((over_beta, ""), (over_noise, "noise")):
         columns = [Column(line.label, 2) for line in panel.lines]
@@ -333,7 +333,7 @@ def _theorem_panel(
     arguments: Callable[[float, float], tuple[float, float, float]],
     rng: np.random.Generator,
 ) -> Panel:
-    """Closed form and simulation; `arguments` is (r, x) -> (noise, correlation, beta)."""
+    """Panel of closed form and simulation; `arguments` is (r, x) -> (noise, correlation, beta)."""
     lines = []
     for hue, r in enumerate(_CORRELATIONS):
         exact = {x: Cell(100 * theorem_accuracy(*arguments(r, x))) for x in xs}
@@ -346,7 +346,7 @@ def _theorem_panel(
 # Beyond the paper: one corruption after another
 
 _PLACES = {index + 0.5: short_name(corruption) for index, corruption in enumerate(CORRUPTIONS)}
-"""Corruptions at the middles of their parts of the stream, each a unit long."""
+"""Names of corruptions at the middle of their parts of the stream, each of length 1."""
 
 
 def _continual_rows(setup: Setup) -> dict[str, list[Series]]:
@@ -408,7 +408,7 @@ _PATCH_IMAGES = 1000  # in a quick look; fewer would leave several classes in ea
 sweep_experiment(
     "fig-patch-size",
     "Patch size",
-    "CLIP with Panda over the size of patches, against plain CLIP and the mean of the batch (+center).",
+    "CLIP with Panda over the patch size, compared with plain CLIP and the mean of the batch (+center).",
     [
         Sweep(
             "side of a patch (px)",
@@ -425,5 +425,5 @@ sweep_experiment(
         )
         for stream in ("shuffled", "correlated:0.1", "sorted")
     ],
-    note="Pixels are those of the model's input, 32 a side in the embedded model: there, 32 is the whole image.",
+    note="Pixels are those of the model's input. That of the embedded model is 32 px wide: a patch of 32 is all of it.",
 )

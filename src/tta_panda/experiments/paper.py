@@ -1,4 +1,4 @@
-"""What the paper printed: accuracies and seconds. Nothing here was computed by this package."""
+"""Numbers printed in the paper: accuracies and seconds. None of them was computed by this package."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ BACKBONES |= {"imagenet-c": "ViT-B/16 on ImageNet-C"}
 MEAN = "mean"
 
 METHODS = ("clip", "tent", "eta", "sar", "deyo", "tpt", "dmn", "zero", "tps", "bat")
-"""The ten methods of the paper; others are registered, too."""
+"""The ten methods of the paper, a part of those that are registered."""
 
 MAIN_ROWS = [f"{name}{suffix}" for name in METHODS for suffix in ("", "+panda")]
-"""What the main table has a number for."""
+"""Names of the rows of the main table."""
 
 
 def printed_accuracy(benchmark: str | None, method: str, corruption: str = MEAN) -> Cell | None:
-    """Accuracy in percent with its s.d. over seeds; None for what the paper does not have.
+    """Accuracy in percent with its s.d. over seeds; None if the paper does not have it.
 
     `deyo+offset` is DeYO with its negatives replaced by Panda's.
 
-    The mean over corruptions is the appendix's; the s.d. of two of them (DMN and Zero on ImageNet-C) is printed
-    otherwise, by 0.1, in the main table.
+    Means over corruptions are those of the appendix; the s.d. of two of them (DMN and Zero on ImageNet-C) differs by
+    0.1 in the main table.
     """
     return _accuracies().get((benchmark or "", method, corruption))
 
 
 @functools.cache
 def printed_seconds() -> dict[str, list[float]]:
-    """By method: seconds without and with Panda and the overhead in percent; ViT-B/32, CIFAR-10, a V100."""
+    """Seconds without and with Panda and the overhead in percent, by method; ViT-B/32, CIFAR-10, V100."""
     return {row.pop("method"): [float(value) for value in row.values()] for row in _read("paper_seconds.csv")}
 
 

@@ -1,4 +1,4 @@
-"""The setup of experiments: model, data, seeds, size, and how beta is chosen; and the runs that follow from it."""
+"""The setup of experiments: model, data, seeds, size and choice of beta, and the runs that result from it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tta_panda.methods import MethodName, list_methods, parse_method
 from tta_panda.methods.presets import Preset
 
 BETA_GRID = tuple(step / 10 for step in range(1, 11))
-"""The paper's search."""
+"""The grid of the paper's search for beta."""
 
 AUTO, BEST_OF_GRID = "auto, no labels", "best of grid, chosen on test labels"
-"""The two ways to choose beta, where both are shown."""
+"""Labels of the two ways to choose beta, where both are shown."""
 
 QUICK_SEEDS, QUICK_IMAGES = (0, 1), 300
 PAPER_SEEDS = (0, 1, 2, 3, 4)
@@ -40,7 +40,7 @@ STREAMS: Mapping[str, Mapping[str, Any]] = {
     "mixed": {"order": "mixed"},
     "continual+correlated:0.1": {"order": "continual+correlated:0.1"},
 }
-"""By name, what differs from the streams of the paper: batches of shuffled images of one corruption."""
+"""Kinds of streams: how they differ from those of the paper, which are batches of shuffled images of one corruption."""
 
 _SHORT_NAMES = {"gaussian_noise": "gauss", "impulse_noise": "impul", "defocus_blur": "defoc", "motion_blur": "motn"}
 _SHORT_NAMES |= {"brightness": "brit", "contrast": "contr", "elastic_transform": "elast", "pixelate": "pixel"}
@@ -48,15 +48,15 @@ _SHORT_NAMES |= {"brightness": "brit", "contrast": "contr", "elastic_transform":
 _BETA_NOTES = {
     "auto": "Beta is auto: chosen from the stream without labels, by the same rule for every corruption.",
     "paper": "Beta is the paper's for each method, which its authors chose as the best of a grid on test labels.",
-    "grid": f"Beta is searched as in the paper ({BEST_OF_GRID}); beside it stands auto, which needs no labels. Where "
-    "there is one number only, it is auto's.",
+    "grid": f"Beta is searched as in the paper ({BEST_OF_GRID}), and shown next to auto, which needs no labels. Where "
+    "there is only one number, it is that of auto.",
 }
 
 _STREAM_FIELDS = {each.name for each in fields(StreamConfig)}
 
 
 def short_name(corruption: str) -> str:
-    """The name of a corruption for the head of a narrow column."""
+    """Abbreviate the name of a corruption for a narrow column."""
     return _SHORT_NAMES.get(corruption) or corruption.partition("_")[0]
 
 
@@ -64,7 +64,7 @@ def short_name(corruption: str) -> str:
 class Series:
     """A column of a table or a line of a figure: a method with its options, on streams with its changes.
 
-    Where it has candidates, it is the most accurate of them over all corruptions.
+    If it has candidates, it is the most accurate of them over all corruptions.
     """
 
     label: str
@@ -79,10 +79,9 @@ class Setup:
     """Model, data, seeds and options that all experiments of a command share.
 
     Args:
-        settings: options of methods and of Panda that differ from the preset's and the defaults, but for beta.
-        beta: `"paper"` takes the preset's value of each method, `"auto"` and other rules choose without labels, a
-            number is used as it is, and `"grid"` reports the best of the paper's grid, chosen on test labels, beside
-            `"auto"`.
+        settings: options of methods and of Panda, except for beta, that differ from preset and defaults.
+        beta: `"paper"` uses the preset's value for each method, `"auto"` chooses it without labels, a number is used
+            as it is, and `"grid"` reports the best of the paper's grid, chosen on test labels, next to `"auto"`.
         quick: experiments omit some of their corruptions, methods and grid points.
         methods: plain names of the methods that experiments by method are restricted to; empty for all.
     """
@@ -101,8 +100,8 @@ class Setup:
     _runs: dict[tuple[Series, str], list[RunConfig]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        plan_methods(list_methods(), self.settings)  # raises for what no method has
-        if self.beta == "paper" and not self.is_papers:
+        plan_methods(list_methods(), self.settings)  # raises for options that no method has
+        if self.beta == "paper" and not self.has_paper_preset:
             raise InvalidInputError(
                 "The paper gives a beta for each method on CIFAR-10-C, CIFAR-100-C and ImageNet-C, and none for "
                 f"{self.stream.model} on {self.stream.data}. Name a benchmark with --preset, or use --set "
@@ -112,15 +111,15 @@ class Setup:
             raise InvalidInputError(f"beta must be paper, auto, grid or a number >= 0, got {self.beta}.")
 
     @property
-    def is_papers(self) -> bool:
+    def has_paper_preset(self) -> bool:
         """Whether the preset is one of the paper's benchmarks."""
         return self.preset is not None and self.preset.name in BACKBONES
 
     @property
     def benchmark(self) -> str | None:
-        """The paper's benchmark, if this is one of them as the paper runs it: model, settings and all of its images."""
+        """The name of the paper's benchmark, if model, settings and images are those of the paper."""
         preset = self.preset
-        if preset is None or not self.is_papers or self.protocol != "paper" or self.quick:
+        if preset is None or not self.has_paper_preset or self.protocol != "paper" or self.quick:
             return None
         from tta_panda.models import recorded_name  # imports torch
 
@@ -133,8 +132,8 @@ class Setup:
         ]
         return None if any(found and was_made(found) for found in fingerprints) else preset.name
 
-    def has_papers_beta(self, series: Series) -> bool:
-        """Whether a series with Panda has its beta from where the paper has it: a search on test labels."""
+    def has_paper_beta(self, series: Series) -> bool:
+        """Whether the beta of a series with Panda was chosen as in the paper, by a search on test labels."""
         return self.beta == "paper" or bool(series.candidates)
 
     def sensitivity_corruptions(self) -> tuple[str, ...]:
@@ -142,11 +141,11 @@ class Setup:
         return tuple(names[0] for names in GROUPS.values()) if self.quick else CORRUPTIONS
 
     def series(self, method: str, label: str = "", *, quick_images: int = QUICK_IMAGES, **changes: Any) -> Series:
-        """A method by name; with Panda it has the beta that was asked for, and where that is a grid, `auto`.
+        """Make the series of a method; with Panda, it has the beta of the setup, or `auto` if that is a grid.
 
         Args:
-            quick_images: used in a quick look, unless the user said how many to use.
-            changes: to options of the method, and to its streams.
+            quick_images: number of images in a quick look, unless the user set a limit.
+            changes: options of the method, and fields of its streams.
         """
         label = label or method
         if MethodName.of(method).debias == "panda":
@@ -159,18 +158,18 @@ class Setup:
         return Series(label, method, tuple(sorted(changes.items())), tuple(sorted(stream.items())))
 
     def best_of_grid(self, method: str, label: str = "", **changes: Any) -> Series:
-        """A method with the best beta of the paper's grid, chosen on test labels."""
+        """Make the series of a method with the best beta of the paper's grid, chosen on test labels."""
         candidates = tuple(self.series(method, beta=beta, **changes) for beta in BETA_GRID)
         return Series(f"{label or method} ({BEST_OF_GRID})", method, candidates=candidates)
 
     def with_panda(self, method: str, label: str = "", **changes: Any) -> list[Series]:
-        """The method with Panda; under a grid search with `auto`, and with the best beta of the grid."""
+        """Make the series of a method with Panda; in a grid search, those with `auto` and with the best of the grid."""
         panda = f"{method}+panda"
         grid = [self.best_of_grid(panda, label, **changes)] if self.beta == "grid" else []
         return [self.series(panda, label, **changes), *grid]
 
     def plain_and_panda(self, methods: Iterable[str]) -> dict[str, list[Series]]:
-        """By name, each method without and with Panda."""
+        """Make the series of each method without and with Panda, by its name."""
         return {name: [self.series(name), *self.with_panda(name)] for name in methods}
 
     def method(self, series: Series) -> MethodConfig:
@@ -185,7 +184,7 @@ class Setup:
         return self._methods[series]
 
     def runs(self, series: Series, corruption: str) -> list[RunConfig]:
-        """One for each seed; where the order of a series joins domains, these are the same for all corruptions."""
+        """The runs of a series, one per seed; if its order joins domains, they are the same for all corruptions."""
         if (series, corruption) not in self._runs:
             changes = dict(series.stream)
             order = changes.pop("order", self.stream.order)
@@ -195,7 +194,7 @@ class Setup:
         return self._runs[series, corruption]
 
     def _stream(self, corruption: str, seed: int, order: str) -> StreamConfig:
-        """Plan all streams of an order at once: planning reads weights and data."""
+        """Find a stream; all streams of an order are planned at once, because planning reads weights and data."""
         if order not in self._streams:
             stream = replace(self.stream, order=order)
             planned = plan_streams(stream, self.sources, [CLEAN, *CORRUPTIONS], [SEVERITY], self.seeds)
@@ -205,22 +204,22 @@ class Setup:
     def __str__(self) -> str:
         parts = [replace(self.stream, severity=SEVERITY).title(), f"seeds {', '.join(map(str, self.seeds))}"]
         parts.append(f"beta {self.beta}")
-        parts += [f"preset {self.preset.name}"] if self.is_papers and self.preset else []
+        parts += [f"preset {self.preset.name}"] if self.has_paper_preset and self.preset else []
         parts += [f"{key} {value}" for key, value in self.settings.items()]
         parts += [f"protocol {self.protocol}"] if self.protocol != "paper" else []
         quick = f" (a quick look: {QUICK_IMAGES} images, in some experiments more)" if self.quick else ""
         return ", ".join(parts) + quick
 
     def notes(self) -> list[str]:
-        """What holds for all numbers of the setup."""
+        """Notes that apply to all numbers of the setup."""
         if self.benchmark is None:
             paper = (
-                "The paper has no numbers for this setting. What it printed for its own benchmarks stands in tables "
-                "of its own, marked as the paper's."
+                "The paper has no numbers for this setting. Its numbers for its own benchmarks are in separate tables, "
+                "marked as the paper's."
             )
         else:
             paper = (
-                f"What the paper printed for {BACKBONES[self.benchmark]} stands under our numbers, marked “paper”. "
-                "With Panda, its beta was the best of a grid, chosen on test labels."
+                f"The paper's numbers for {BACKBONES[self.benchmark]} are shown with ours, marked “paper”. With Panda, "
+                "its beta was the best of a grid, chosen on test labels."
             )
         return [f"{self}.", paper, _BETA_NOTES.get(str(self.beta), f"Beta is {self.beta} throughout.")]

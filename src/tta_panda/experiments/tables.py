@@ -1,4 +1,4 @@
-"""The tables, the paper's and others: what each compares, and how it is laid out."""
+"""Tables of the paper and others: what each compares, and its layout."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from tta_panda.reporting.figures import DotFigure
 from tta_panda.reporting.page import Section
 from tta_panda.reporting.tables import Column, Row, Table
 
-_PAPERS_OWN = "The paper's own numbers, of its own models, data and settings: only the pattern can be compared."
+_PAPER_NOTE = "The paper's numbers, for its own models, data and settings: only the pattern can be compared."
 _ZERO_NOTE = (
-    "Zero's probabilities are the softmax of its votes, which is flat however sure it is: where they count, as in its "
-    "bias, it cannot be compared with the others."
+    "Zero's probabilities are the softmax of its votes, which is flat however confident it is: metrics that depend on "
+    "them, such as bias, cannot be compared with those of other methods."
 )
 
 
-def _papers_cell(method: str, benchmark: str, corruption: str = MEAN) -> Cell:
+def _paper_cell(method: str, benchmark: str, corruption: str = MEAN) -> Cell:
     return printed_accuracy(benchmark, method, corruption) or Cell()
 
 
-def _papers_benchmarks(results: ExperimentResults, title: str, rows: Mapping[str, str]) -> list[Table]:
-    """Mean accuracies as the paper prints them for its three benchmarks; nothing where they stand beside ours."""
+def _paper_tables(results: ExperimentResults, title: str, rows: Mapping[str, str]) -> list[Table]:
+    """Table of the paper's mean accuracies on its three benchmarks; none if they are shown with ours."""
     table = Table(
         f"{title}: printed in the paper, accuracy (%)",
         "method",
         [Column.of(ACCURACY, backbone) for backbone in BACKBONES.values()],
-        [Row(label, [_papers_cell(name, benchmark) for benchmark in BACKBONES]) for label, name in rows.items()],
-        note=_PAPERS_OWN,
+        [Row(label, [_paper_cell(name, benchmark) for benchmark in BACKBONES]) for label, name in rows.items()],
+        note=_PAPER_NOTE,
         of_paper=True,
         name="in-paper",
     )
@@ -57,7 +57,7 @@ def _papers_benchmarks(results: ExperimentResults, title: str, rows: Mapping[str
 def _series_table(
     results: ExperimentResults, note: str = "", more: Mapping[Column, Callable[[Series], Cell]] = MappingProxyType({})
 ) -> Table:
-    """Series down; accuracy, bias and more across."""
+    """Table with a row per series, and columns for accuracy, bias and more."""
     columns = {
         Column.of(ACCURACY, ACCURACY.title): results.accuracy,
         Column.of(BIAS, BIAS.title): lambda series: results.average(series, BIAS),
@@ -68,7 +68,7 @@ def _series_table(
 
 
 def _by_corruption(title: str, metric: Metric, rows: Mapping[str, Callable[[str], Cell]], name: str = "") -> Table:
-    """All corruptions and their mean across; a row is a function from a corruption to its cell."""
+    """Table with a column per corruption and one for their mean; rows are functions from corruptions to cells."""
     columns = [Column.of(metric, short_name(corruption)) for corruption in (*CORRUPTIONS, MEAN)]
     filled = [Row(label, [find(corruption) for corruption in (*CORRUPTIONS, MEAN)]) for label, find in rows.items()]
     return Table(title, "method", columns, filled, name=name)
@@ -78,9 +78,9 @@ def _by_corruption(title: str, metric: Metric, rows: Mapping[str, Callable[[str]
 
 
 def _accuracy_table(results: ExperimentResults) -> Table:
-    """Methods down; across, plain, with Panda, and what that changes."""
+    """Table with a row per method: its accuracy plain and with Panda, and the change."""
     title = f"Accuracy (%), {results.where} at severity {SEVERITY}"
-    rows = results.each(results.accuracy)
+    rows = results.cells_by_row(results.accuracy)
     if results.setup.beta != "grid":
         return changes_table(title, "method", ["+panda"], rows)
     table = changes_table(title, "method", [f"+panda ({AUTO})", f"+panda ({BEST_OF_GRID})"], rows)
@@ -88,7 +88,7 @@ def _accuracy_table(results: ExperimentResults) -> Table:
 
 
 def _quality_table(results: ExperimentResults) -> Table:
-    """Metrics that the paper's table does not have."""
+    """Table of metrics that are not in the paper's table."""
     metrics = (BIAS, CALIBRATION, LIKELIHOOD, RECALL_SPREAD)
     way = f" ({AUTO})" if results.setup.beta == "grid" else ""
     columns = [Column.of(metric, f"{metric.short}{suffix}") for metric in metrics for suffix in ("", f" +panda{way}")]
@@ -108,7 +108,7 @@ def _accuracy_dots(table: Table) -> DotFigure:
 @experiment(
     "table-main",
     "Ten methods with and without Panda",
-    "Mean accuracy over 15 corruptions, mean ± s.d. over seeds, and what Panda changes.",
+    "Mean accuracy over 15 corruptions (mean ± s.d. over seeds), and its change with Panda.",
     lambda setup: setup.plain_and_panda(METHODS),
     in_paper="Table 1",
     compares_benchmarks=True,
@@ -116,7 +116,7 @@ def _accuracy_dots(table: Table) -> DotFigure:
 )
 def _main(results: ExperimentResults) -> Section:
     tables = [_accuracy_table(results), _quality_table(results)]
-    papers = _papers_benchmarks(results, "Ten methods", {name: name for name in MAIN_ROWS})
+    papers = _paper_tables(results, "Ten methods", {name: name for name in MAIN_ROWS})
     return Section([*tables, *papers], [_accuracy_dots(tables[0])])
 
 
@@ -134,17 +134,17 @@ def _corruptions(results: ExperimentResults) -> Section:
     bias = _by_corruption(BIAS.heading, BIAS, biases, "bias")
     tables = [_by_corruption(ACCURACY.heading, ACCURACY, accuracies), replace(bias, note=_ZERO_NOTE)]
     if results.setup.benchmark is None:
-        rows = {name: partial(_papers_cell, name, "cifar10-c") for name in MAIN_ROWS}
+        rows = {name: partial(_paper_cell, name, "cifar10-c") for name in MAIN_ROWS}
         title = f"{BACKBONES['cifar10-c']}: printed in the paper, accuracy (%)"
         papers = _by_corruption(title, ACCURACY, rows, "in-paper")
-        tables.append(replace(papers, note=_PAPERS_OWN, of_paper=True))
+        tables.append(replace(papers, note=_PAPER_NOTE, of_paper=True))
     return Section(tables)
 
 
 @experiment(
     "table-beyond",
     "All methods with and without Panda",
-    "Accuracy, bias, calibration and cost of the paper's methods and of newer ones, and what Panda changes.",
+    "Accuracy, bias, calibration and cost of the paper's methods and of newer ones, and their change with Panda.",
     lambda setup: setup.plain_and_panda(ALL_METHODS),
     corruptions=Setup.sensitivity_corruptions,
     by_method=True,
@@ -165,10 +165,10 @@ def _cost_table(results: ExperimentResults) -> Table:
         rows.append(Row(name, [*images, trained, seconds(plain), seconds(panda)]))
     columns = [Column(title, 1, "lower") for title in ("images", "images +panda", "images with gradient")]
     columns += [Column(title, 2, "lower") for title in ("seconds", "seconds +panda")]
-    title = "Images encoded for each image of the stream, and seconds for a hundred"
+    title = "Images encoded per image of the stream, and seconds per hundred images"
     note = (
-        "Seconds are those of runs beside others, encoder passes that methods share counted in full for each: they "
-        "tell cheap methods from costly ones. For times to compare: tta-panda reproduce table-time."
+        "Seconds were measured while other runs used the machine, and include shared encoder passes in full: they "
+        "only distinguish cheap methods from costly ones. For comparable times: tta-panda reproduce table-time."
     )
     return Table(title, "method", columns, rows, note, name="costs")
 
@@ -181,7 +181,7 @@ _POSITIVE = ("tpt", "zero", "tps")
 @experiment(
     "table-pda",
     "Positive augmentation against Panda",
-    "TPT, Zero and TPS, which look at many views of each image, against Tent with Panda.",
+    "TPT, Zero and TPS, which use many views of each image, compared with Tent with Panda.",
     lambda setup: {**{name: [setup.series(name)] for name in _POSITIVE}, "tent": setup.with_panda("tent")},
     in_paper="Table 2",
     compares_benchmarks=True,
@@ -191,7 +191,7 @@ def _positive(results: ExperimentResults) -> Section:
     more = {encoded: lambda series: results.encoded_per_image(series, "images", "images_with_gradient")}
     table = _series_table(results, _ZERO_NOTE, more)
     names = (*_POSITIVE, "tent+panda")
-    return Section([table, *_papers_benchmarks(results, "Positive augmentation", {name: name for name in names})])
+    return Section([table, *_paper_tables(results, "Positive augmentation", {name: name for name in names})])
 
 
 # Table 3: time
@@ -199,9 +199,9 @@ def _positive(results: ExperimentResults) -> Section:
 _TIMED_CORRUPTION = "gaussian_noise"
 _TIMED_QUICK_IMAGES = 500
 _TIME_NOTE = (
-    "One run after the other, each after a batch to warm up; seconds are those in the method, from a batch of "
-    "images to its predictions, without reading data. A machine's fluctuations from run to run are as large as the "
-    "overhead, so this shows the pattern only: `benchmarks/panda.py` times both in turns, with margins."
+    "Runs follow one another, each after a warm-up batch; seconds are those in the method, from a batch of images to "
+    "its predictions, without reading data. Times vary between runs by as much as the overhead, so only the pattern "
+    "can be seen: `benchmarks/panda.py` alternates between the two, and reports margins."
 )
 
 
@@ -215,7 +215,7 @@ def _timed_rows(setup: Setup) -> dict[str, list[Series]]:
 @experiment(
     "table-time",
     "Time with and without Panda",
-    "Seconds over one stream, alone on the machine, and what Panda adds.",
+    "Seconds for one stream on an idle machine, and the overhead of Panda.",
     _timed_rows,
     corruptions=lambda setup: (_TIMED_CORRUPTION,),
     in_paper="Table 3",
@@ -228,17 +228,17 @@ def _time(results: ExperimentResults) -> Section:
         before, after = (results.cell(series, SECONDS, _TIMED_CORRUPTION) for series in pair)
         overhead = after - before
         if overhead.value is not None:
-            # Seed by seed, since the two runs of a seed follow each other: a machine that slows down slows both.
+            # By seed, since the two runs of a seed follow each other: a machine that slows down slows both.
             overhead = over_seeds({s: 100 * (after.by_seed[s] / before.by_seed[s] - 1) for s in overhead.by_seed})
         rows.append(Row(name, [before, after, overhead]))
     columns = [Column("plain (s)", 2, "lower"), Column("+panda (s)", 2, "lower"), Column("overhead (%)", 1)]
-    table = Table(f"Seconds over one stream, {_TIMED_CORRUPTION.replace('_', ' ')}", "method", columns, rows)
+    table = Table(f"Seconds for one stream, {_TIMED_CORRUPTION.replace('_', ' ')}", "method", columns, rows)
     papers = Table(
         "Printed in the paper: ViT-B/32, CIFAR-10, 10,000 images, V100",
         "method",
         [Column("plain (s)", 0), Column("+panda (s)", 0), Column("overhead (%)", 1)],
         [Row(name, [Cell(value) for value in values]) for name, values in printed_seconds().items()],
-        "The paper's own numbers, on its machine: only the pattern can be compared.",
+        "The paper's numbers, on its machine: only the pattern can be compared.",
         of_paper=True,
         name="in-paper",
     )
@@ -248,7 +248,7 @@ def _time(results: ExperimentResults) -> Section:
 # Table 4: two uses of negatives
 
 _NEGATIVE_ROWS = {"clip": "clip", "deyo: select & weight": "deyo", "deyo: offset instead": "deyo+offset"}
-"""By label, the name of the paper's numbers."""
+"""Names of the paper's numbers by label."""
 
 
 def _negative_rows(setup: Setup) -> dict[str, list[Series]]:
@@ -260,7 +260,7 @@ def _negative_rows(setup: Setup) -> dict[str, list[Series]]:
 @experiment(
     "table-nda",
     "Select and weight, or subtract",
-    "DeYO as it is, and with Panda's offset in the place of its own negatives (second filter and weight).",
+    "DeYO as published, and with Panda's offset instead of its own negatives (second filter and weight).",
     _negative_rows,
     in_paper="Table 4 and its appendix",
     compares_benchmarks=True,
@@ -271,19 +271,19 @@ def _negative(results: ExperimentResults) -> Section:
         _series_table(results),
         _by_corruption("Accuracy (%) on every corruption", ACCURACY, accuracies, "corruptions"),
     ]
-    return Section([*tables, *_papers_benchmarks(results, "Negative augmentation", _NEGATIVE_ROWS)])
+    return Section([*tables, *_paper_tables(results, "Negative augmentation", _NEGATIVE_ROWS)])
 
 
 # Beyond the paper: kinds of streams
 
 _STREAMS_NOTE = (
-    "Streams are named as --order takes them; sorted is correlated:0, one class is label_shift:0. Unless domains are "
-    "joined (continual, mixed), methods are reset at each corruption."
+    "Streams are named as in --order; sorted is correlated:0, one class is label_shift:0. Unless domains are joined "
+    "(continual, mixed), methods are reset before each corruption."
 )
 
 
 def _ways_rows(setup: Setup, methods: Iterable[str], streams: Iterable[str]) -> dict[str, list[Series]]:
-    """For each method and stream, the plain method, then debiased in every way."""
+    """Series for each method and stream: the plain method, then each way to debias it."""
     return {
         f"{method}, {stream}": [
             setup.series(name, **STREAMS[stream]) for name in (method, *(f"{method}+{way}" for way in DEBIASES))
@@ -298,14 +298,16 @@ _STREAM_ROWS = "method and stream"
 
 
 def _worst_table(results: ExperimentResults, means: Table) -> Table:
-    """What each way changes on the corruption where accuracy falls most, or gains least."""
+    """Table of the change with each way to debias, on the corruption where accuracy falls most or rises least."""
 
     def worst(plain: Series, other: Series) -> Cell:
         cells = [
             results.cell(other, ACCURACY, corruption) - results.cell(plain, ACCURACY, corruption)
             for corruption in results.corruptions
         ]
-        return min(cells, key=lambda cell: -100.0 if cell.value is None else cell.value)  # an empty one says why
+        return min(
+            cells, key=lambda cell: -100.0 if cell.value is None else cell.value
+        )  # prefer an empty one, which has a reason
 
     title = f"Change in accuracy on the worst of {len(results.corruptions)} corruptions"
     rows = [Row(name, [worst(plain, each) for each in others]) for name, (plain, *others) in results.rows.items()]
@@ -321,7 +323,7 @@ def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
 @experiment(
     "table-streams",
     "Ways to debias, by kind of stream",
-    "Accuracy of plain methods, and what each way to debias changes, on streams of several kinds.",
+    "Accuracy of plain methods, and its change with each way to debias, on several kinds of streams.",
     _stream_rows,
     corruptions=Setup.sensitivity_corruptions,
     by_method=True,
@@ -329,7 +331,7 @@ def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
 def _streams(results: ExperimentResults) -> Section:
     corruptions = results.corruptions
     worst = f"mean of the worst tenth, {tenth_of(corruptions)} of {len(corruptions)} corruptions"
-    tails = results.each(lambda series: results.tail(series, ACCURACY, corruptions))
+    tails = results.cells_by_row(lambda series: results.tail(series, ACCURACY, corruptions))
     tables = [
         changes_table(f"Accuracy (%), {where}", _STREAM_ROWS, _WAYS, rows, values=False, name=name)
         for where, rows, name in ((results.where, results.mean_accuracies(), ""), (worst, tails, "tail"))
@@ -342,8 +344,8 @@ def _streams(results: ExperimentResults) -> Section:
 _NEED_TEXT = ("tpt", "bat")
 _PHOTO_STREAMS = ("shuffled", "correlated:0.1", "sorted", "label_shift:0.1", "continual", "mixed")
 _PHOTOS_NOTE = (
-    "An ImageNet classifier knows the classes of CIFAR-10 by the mean of the rows of their kinds; for deer, of which "
-    "ImageNet has none, these are antelopes."
+    "The weights for a class of CIFAR-10 are the mean of those of the ImageNet classes that belong to it; ImageNet "
+    "has no deer, so antelopes are used instead."
 )
 
 
@@ -359,7 +361,7 @@ def _photo_rows(setup: Setup) -> dict[str, list[Series]]:
 @experiment(
     "table-photos",
     "Photographs",
-    "Accuracy of an ImageNet classifier on corrupted photographs, and what each way to debias changes.",
+    "Accuracy of an ImageNet classifier on corrupted photographs, and its change with each way to debias.",
     _photo_rows,
     corruptions=Setup.sensitivity_corruptions,
     by_method=True,
@@ -372,7 +374,7 @@ def _photos(results: ExperimentResults) -> Section:
     for stream in dict.fromkeys(name.partition(", ")[2] for name in results.rows):
         own = [row for row in means.rows if row.name.endswith(f", {stream}")]
         shown = [Row(row.name.partition(",")[0], row.cells[1:]) for row in own]
-        caption = f"What each way to debias changes on the stream {stream}, {results.where}."
+        caption = f"Change in accuracy with each way to debias, stream {stream}, {results.where}."
         table = replace(means, columns=means.columns[1:], rows=shown)
         figures.append(DotFigure(caption, "change in accuracy (percentage points)", table, ("plain", 0.0)))
     notes = [_PHOTOS_NOTE, _STREAMS_NOTE, *results.sweep_notes()]
@@ -386,7 +388,7 @@ _BETA_QUICK_IMAGES = 500  # fewer would leave many classes in each batch of a so
 
 
 def _beta_rows(setup: Setup) -> dict[str, list[Series]]:
-    """For each stream, plain, then with each beta."""
+    """Series for each kind of stream: plain CLIP, then with Panda and each beta."""
     rows = {}
     for name, stream in STREAMS.items():
         changes = {**stream, "quick_images": _BETA_QUICK_IMAGES}
@@ -398,7 +400,7 @@ def _beta_rows(setup: Setup) -> dict[str, list[Series]]:
 @experiment(
     "table-beta",
     "Beta by kind of stream",
-    "What Panda changes in CLIP's accuracy with beta auto, which needs no labels, and with a fixed beta.",
+    "Change in CLIP's accuracy with Panda, with beta auto, which needs no labels, and with a fixed beta.",
     _beta_rows,
     corruptions=Setup.sensitivity_corruptions,
 )

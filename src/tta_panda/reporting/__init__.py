@@ -1,1 +1,1 @@
-"""Tables, plots and pages, all derived from records."""
+"""Tables, figures and pages, all made from records."""

@@ -1,4 +1,4 @@
-"""Cells of tables: metrics, their means over seeds, and where they are looked up in records."""
+"""Cells of tables: metrics and their means over seeds, computed from records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Metric(NamedTuple):
     decimals: int = 3
     better: Better = "lower"
     of_stream: bool = False
-    """Whether it is known of a whole stream only, also where the stream joins corruptions."""
+    """Whether it is known only for a whole stream, even if the stream joins corruptions."""
 
     @property
     def heading(self) -> str:
@@ -33,7 +33,7 @@ class Metric(NamedTuple):
         return f"{self.title[0].upper()}{self.title[1:]}"
 
     def of(self, measured: Measurement) -> float:
-        """The number as it is shown, in percent for instance."""
+        """The number as it is shown, for instance in percent."""
         return self.factor * float(getattr(measured, self.field))
 
 
@@ -50,23 +50,23 @@ NOT_RUN, DIVERGED, NO_SHARED_SEED = "not run", "diverged", "no shared seed"
 
 @dataclass(frozen=True)
 class Cell:
-    """A number over seeds, beside what the paper printed for it."""
+    """A mean over seeds, together with the number printed in the paper."""
 
     value: float | None = None
     sd: float | None = None
-    """Over seeds; None for a single one."""
+    """Standard deviation over seeds; None for a single one."""
     paper: Cell | None = None
     why_empty: str = NOT_RUN
     """Shown where there is no value."""
     by_seed: Mapping[int, float] = field(default_factory=dict)
     """The value of each seed, of which `value` is the mean."""
     margin: float | None = None
-    """Of a difference: half of its 95 % confidence interval over paired seeds; None for a single seed."""
+    """For a difference, half of its 95 % confidence interval over paired seeds; None for a single seed."""
 
     def __sub__(self, other: Cell) -> Cell:
-        """The difference, paired by seed over the seeds that both have; the paper's, too, where it printed both.
+        """The difference, paired by seed over the seeds that both have, with the paper's if it printed both.
 
-        One seed gives no margin: the images of a stream are no independent samples for a method that adapts to them.
+        One seed gives no margin: the images of a stream are not independent samples if a method adapts to them.
         """
         paper = None
         if self.paper is not None and other.paper is not None:
@@ -98,16 +98,16 @@ def half_interval(values: Sequence[float]) -> float | None:
 
 
 def tenth_of(items: Sized) -> int:
-    """A tenth of their number, rounded up."""
+    """A tenth of the number of items, rounded up."""
     return -(-len(items) // 10)
 
 
 class Results(Generic[S]):
-    """Cells from records, for series of runs: a method, say, or the best of several.
+    """Cells computed from records, for series of runs, such as a method or the best of several.
 
     Args:
         records: by key.
-        diverged: keys of runs that gave no numbers.
+        diverged: keys of runs that diverged.
     """
 
     def __init__(self, records: Mapping[str, RunRecord], diverged: Collection[str] = ()):
@@ -119,13 +119,13 @@ class Results(Generic[S]):
         raise NotImplementedError
 
     def records(self, series: S, corruption: str) -> list[RunRecord]:
-        """One for each seed; none at all unless every seed was run."""
+        """The records of a series on a corruption, one per seed; empty unless every seed was run."""
         found = [self.by_key.get(config.key) for config in self.runs(series, corruption)]
         complete = [record for record in found if record is not None]
         return complete if len(complete) == len(found) else []
 
     def measured(self, series: S, corruption: str, measure: Callable[[RunRecord, Measurement], float]) -> Cell:
-        """Mean and s.d. over seeds of a number that is computed from a record and its part of one corruption."""
+        """Mean and s.d. over seeds of a number computed from a record and its measurement on one corruption."""
         records = self.records(series, corruption)
         if not records:
             return self.empty(series, [corruption])
@@ -138,11 +138,11 @@ class Results(Generic[S]):
         )
 
     def mean(self, series: S, metric: Metric, corruptions: Sequence[str]) -> Cell:
-        """Mean over corruptions, then mean and s.d. over the seeds that all of them were run with."""
+        """Mean over corruptions, then mean and s.d. over the seeds that all corruptions share."""
         return self._over_corruptions(series, metric, corruptions, statistics.fmean)
 
     def tail(self, series: S, metric: Metric, corruptions: Sequence[str]) -> Cell:
-        """Mean of the worst tenth of the corruptions, chosen for each seed, then over seeds."""
+        """Mean over the worst tenth of the corruptions, chosen for each seed, then mean and s.d. over seeds."""
 
         def mean_of_worst(values: Iterable[float]) -> float:
             worst_first = sorted(values, reverse=metric.better == "lower")
@@ -162,6 +162,6 @@ class Results(Generic[S]):
         return over_seeds({seed: combine(cell.by_seed[seed] for cell in cells) for seed in seeds})
 
     def empty(self, series: S, corruptions: Sequence[str]) -> Cell:
-        """A cell that says why it is empty."""
+        """An empty cell with the reason."""
         keys = {config.key for corruption in corruptions for config in self.runs(series, corruption)}
         return Cell(why_empty=NOT_RUN if keys.isdisjoint(self._diverged) else DIVERGED)

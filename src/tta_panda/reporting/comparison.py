@@ -40,7 +40,7 @@ class Comparison(Results[MethodConfig]):
     """Methods on one stream, corruption by corruption; only seeds are averaged.
 
     Args:
-        setting: what all runs have in common. Corruption and seed are not part of it.
+        setting: the stream configuration that all runs share, except for corruption and seed.
         cells: runs that were made, by method and corruption.
         records: by key; runs without one diverged.
     """
@@ -61,14 +61,14 @@ class Comparison(Results[MethodConfig]):
         return self._cells.get((series, corruption), [])
 
     def all_runs(self) -> list[RunConfig]:
-        """Every run once, in the order of the methods."""
+        """All runs without duplicates, in the order of the methods."""
         names = [CLEAN, *self.corruptions]
         found = [config for method in self.methods for name in names for config in self.runs(method, name)]
         return list({config.key: config for config in found}.values())
 
     @functools.cached_property
     def methods(self) -> list[MethodConfig]:
-        """In the order of the registry; methods that are not registered here come last."""
+        """Methods in the order of the registry; those that are not registered here come last."""
         place = {name: index for index, name in enumerate(METHODS)}
         found = {method for method, _ in self._cells}
         ways = ["", *DEBIASES]
@@ -82,7 +82,7 @@ class Comparison(Results[MethodConfig]):
 
     @functools.cached_property
     def corruptions(self) -> list[str]:
-        """In the order of the benchmark, without clean images; others come last."""
+        """Corruptions in the order of the benchmark, without clean images; others come last."""
         found = {corruption for _, corruption in self._cells} - {CLEAN}
         return [*(name for name in CORRUPTIONS if name in found), *sorted(found.difference(CORRUPTIONS))]
 
@@ -92,7 +92,7 @@ class Comparison(Results[MethodConfig]):
 
     @functools.cached_property
     def pairs(self) -> list[tuple[MethodConfig, MethodConfig]]:
-        """(plain, debiased) for every debiased method whose plain counterpart was run, too."""
+        """Pairs (plain, debiased) for every debiased method whose plain counterpart was also run."""
         return [
             (plain, other)
             for other in self.methods
@@ -103,7 +103,7 @@ class Comparison(Results[MethodConfig]):
         ]
 
     def label(self, method: MethodConfig) -> str:
-        """The method's name, with the options that tell it from others of the same name."""
+        """The method's name, with the options that distinguish it from others of the same name."""
         others = [other.options for other in self.methods if other.name == method.name]
         differing = [key for key in method.options if any(other.get(key) != method.options[key] for other in others)]
         suffix = ", ".join(f"{key}={method.options[key]}" for key in differing)
@@ -121,7 +121,7 @@ class Comparison(Results[MethodConfig]):
 
 
 def read_comparisons(store: RunStore) -> tuple[list[RunRecord], list[Comparison]]:
-    """The records of a folder, and these and its runs that diverged as comparisons."""
+    """Read the records of a folder, and compare them and the runs that diverged."""
     records = store.records()
     if not records:
         raise StoreError(f"There are no records in {store.root}. Make some with: tta-panda bench -o {store.root}")
@@ -136,17 +136,17 @@ def compare(records: Iterable[RunRecord], diverged: Iterable[RunConfig] = ()) ->
         settings.setdefault(setting, []).append(config)
     comparable: dict[StreamConfig, list[RunConfig]] = {}
     for setting, members in settings.items():
-        corrupted = [s for s in settings if s.severity and not setting.severity and _of_clean(s) == setting]
+        corrupted = [s for s in settings if s.severity and not setting.severity and _clean_setting(s) == setting]
         for target in corrupted or [setting]:
             comparable.setdefault(target, []).extend(members)
     ordered = sorted(comparable, key=lambda setting: setting.severity)
-    names = [each.name for each in fields(StreamConfig) if each.name != "corruption"]  # which is in the rows
+    names = [each.name for each in fields(StreamConfig) if each.name != "corruption"]  # corruptions are rows
     differing = [name for name in names if len({getattr(s, name) for s in ordered}) > 1]
     return [Comparison(s, s.title(differing), _cells(comparable[s]), by_key) for s in ordered]
 
 
 def _with_settings(configs: Sequence[RunConfig]) -> Iterator[tuple[StreamConfig, RunConfig]]:
-    """Each run with its setting, which has the fingerprint of the data only where those of a domain differ."""
+    """Yield each run with its setting, which has the fingerprint of the data only if a domain has several."""
     fingerprints: dict[StreamConfig, set[str | None]] = {}
     for config in configs:
         domain = replace(config.stream, seed=0, fingerprint=None)
@@ -158,7 +158,7 @@ def _with_settings(configs: Sequence[RunConfig]) -> Iterator[tuple[StreamConfig,
         yield replace(domain, corruption=joined, fingerprint=own), config
 
 
-def _of_clean(setting: StreamConfig) -> StreamConfig:
+def _clean_setting(setting: StreamConfig) -> StreamConfig:
     """The setting of runs on clean images: no corruption, no severity, no other domains."""
     alone = replace(setting.parsed_order, domains=RESET)
     return replace(setting, corruption=CLEAN, severity=0, order=str(alone))
@@ -173,7 +173,7 @@ def _cells(configs: Sequence[RunConfig]) -> dict[tuple[MethodConfig, str], list[
 
 
 def corruption_table(comparison: Comparison, metric: Metric) -> Table:
-    """Corruptions down; across, each method, its debiased variants and their differences."""
+    """Table with a row per corruption, and columns for each method, its debiased variants and their differences."""
     debiased = {plain: [other for first, other in comparison.pairs if first == plain] for plain, _ in comparison.pairs}
     compared: list[tuple[Column, MethodConfig, MethodConfig | None]] = []
     for method in comparison.methods:
@@ -196,12 +196,12 @@ def table_by_corruption(
     clean: bool = False,
     tail: bool = False,
 ) -> Table:
-    """Corruptions down, with their mean; across, series or their differences.
+    """Table with a row per corruption and one for their mean, and columns for series or their differences.
 
     Args:
         compared: columns, each with its series and, for a difference, the series to subtract.
-        clean: whether there is a row of clean images.
-        tail: whether there is a row of the worst tenth of the corruptions, where that is more than one.
+        clean: whether to add a row of clean images.
+        tail: whether to add a row of the worst tenth of the corruptions, if that is more than one.
     """
 
     def cells(look_up: Callable[[S], Cell]) -> list[Cell]:
@@ -219,7 +219,7 @@ def table_by_corruption(
 
 
 def corruption_rows(corruptions: Sequence[str]) -> list[tuple[str, str]]:
-    """(group, corruption) in the order of the benchmark; the group only where it begins."""
+    """Pairs (group, corruption) in the order of the benchmark; the group is empty except where it begins."""
     groups = {**GROUPS, "extra": tuple(name for name in corruptions if name not in CORRUPTIONS)}
     return [
         ("" if index else group, name)
@@ -229,7 +229,7 @@ def corruption_rows(corruptions: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def summary_table(comparison: Comparison) -> Table:
-    """Methods down; accuracy and bias plain and debiased across, over all corruptions and on clean images."""
+    """Table with a row per method: accuracy and bias, plain and debiased, over all corruptions and on clean images."""
     corruptions = comparison.corruptions
     ways = {debiased.parsed.debias for _, debiased in comparison.pairs}
     one_each = len({plain.name for plain, _ in comparison.pairs}) == len(comparison.pairs)
@@ -260,17 +260,17 @@ def _where(corruptions: Sequence[str]) -> str:
 
 
 def calibration_table(comparison: Comparison) -> Table:
-    """Methods down; calibration, likelihood, class recalls and seconds across."""
+    """Table with a row per method: calibration, likelihood, class recalls and seconds."""
     metrics = (CALIBRATION, LIKELIHOOD, RECALL_SPREAD, SECONDS)
     names = comparison.corruptions or [CLEAN]
     rows = [Row(comparison.label(m), [comparison.mean(m, each, names) for each in metrics]) for m in comparison.methods]
     columns = [Column.of(metric, metric.title) for metric in metrics]
-    note = "Lower is better. Seconds are those of a stream; encoder passes that methods share count for each in full."
+    note = "Lower is better. Seconds are for one stream; encoder passes that methods share count in full for each."
     return Table(f"Calibration and time, {_where(names)}", "method", columns, rows, note, name="calibration")
 
 
 def passes_table(comparison: Comparison) -> Table:
-    """Methods down; images and texts encoded per batch across."""
+    """Table with a row per method: images and texts encoded per batch."""
     kinds: tuple[Encoded, ...] = get_args(Encoded)
     rows = []
     for method in comparison.methods:
@@ -305,16 +305,16 @@ def verdicts(comparison: Comparison) -> list[str]:
 
 
 MAX_EXPLAINED = 3
-"""On more corruptions, only those are explained where nothing was subtracted."""
+"""If there are more corruptions, only those on which nothing was subtracted are explained."""
 
 
 def findings(comparison: Comparison) -> list[str]:
-    """What each debiased method found, in its own words: the bias, and what was subtracted or why nothing was."""
+    """Explanations by each debiased method: the bias, and what was subtracted or why nothing was."""
     names = [CLEAN] * comparison.has_clean + comparison.corruptions
     sentences = []
     for method in (each for each in comparison.methods if each.parsed.debias):
         label = comparison.label(method)
-        records = {name: found[0] for name in names if (found := comparison.records(method, name))}  # the first seed's
+        records = {name: found[0] for name in names if (found := comparison.records(method, name))}  # of the first seed
         if len(records) > MAX_EXPLAINED:
             betas = {name: record.mean_beta for name, record in records.items()}
             gammas = {name: record.mean_gamma for name, record in records.items()}
@@ -328,7 +328,7 @@ def findings(comparison: Comparison) -> list[str]:
 
 
 def _range(symbol: str, by_corruption: Mapping[str, float | None]) -> str:
-    """Mean, smallest and largest strength, and where these two are."""
+    """Mean, minimum and maximum strength, the last two with their corruptions."""
     ordered = sorted((strength, name) for name, strength in by_corruption.items() if strength is not None)
     if not ordered:
         return ""
@@ -353,7 +353,7 @@ def _lower_bias(comparison: Comparison, method: MethodConfig, other: MethodConfi
 
 
 def _figures(comparison: Comparison, plain: MethodConfig, debiased: MethodConfig) -> list[Figure]:
-    """Accuracy, prediction bias and predicted classes plain and debiased."""
+    """Figures of accuracy, prediction bias and predicted classes, plain and debiased."""
     names = ([CLEAN] if comparison.has_clean else []) + comparison.corruptions
     series = {comparison.label(method): method for method in (plain, debiased)}
     both = " and ".join(series)

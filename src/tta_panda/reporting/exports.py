@@ -1,4 +1,4 @@
-"""Files of a section: tables as CSV, Markdown and LaTeX, figures as SVG, PNG and PDF."""
+"""Write the files of a section: tables as CSV, Markdown and LaTeX, figures as SVG, PNG and PDF."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from tta_panda.reporting.tables import Column, Table, spread_notes
 
 
 def to_csv(table: Table) -> str:
-    """Numbers with six decimals; beside each column its s.d. or margin and the paper's, where there are any."""
+    """Format a table as CSV with six decimals; s.d., margins and the paper's numbers, if any, are extra columns."""
     titles = [column.title for column in table.columns]
     columns = [(table.rows_are, [csv_text(row.name) for row in table.rows])]
     for index, title in enumerate(titles):
-        # Columns of differences share a title; in a file, each says what it belongs to.
+        # Columns of differences share a title, so the title of the column before is added.
         title = f"{title} {titles[index - 1]}" if titles.count(title) > 1 else title
         cells = [row.cells[index] for row in table.rows]
-        columns.append((title, [cell.why_empty if cell.value is None else _six(cell.value) for cell in cells]))
+        columns.append((title, [cell.why_empty if cell.value is None else _six_decimals(cell.value) for cell in cells]))
         if any(cell.sd is not None for cell in cells):
-            columns.append((f"{title} s.d.", [_six(cell.sd) for cell in cells]))
+            columns.append((f"{title} s.d.", [_six_decimals(cell.sd) for cell in cells]))
         if any(cell.margin is not None for cell in cells):
-            columns.append((f"{title} margin", [_six(cell.margin) for cell in cells]))
+            columns.append((f"{title} margin", [_six_decimals(cell.margin) for cell in cells]))
         if any(cell.paper for cell in cells):
             printed = [cell.paper or Cell() for cell in cells]
-            columns.append((f"{title} (paper)", [_six(cell.value) for cell in printed]))
-            columns.append((f"{title} (paper) s.d.", [_six(cell.sd) for cell in printed]))
+            columns.append((f"{title} (paper)", [_six_decimals(cell.value) for cell in printed]))
+            columns.append((f"{title} (paper) s.d.", [_six_decimals(cell.sd) for cell in printed]))
     head = csv_line(csv_text(title) for title, _ in columns)
     return head + "".join(map(csv_line, zip(*(values for _, values in columns), strict=True)))
 
 
-def _six(value: float | None) -> str:
+def _six_decimals(value: float | None) -> str:
     return "" if value is None else f"{round(value, 6) + 0.0:.6f}"
 
 
@@ -59,9 +59,9 @@ def _markdown_cell(column: Column, cell: Cell) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A `booktabs` table; the paper's numbers stand in brackets."""
+    """Format a table as LaTeX with `booktabs`; the paper's numbers are in brackets."""
     has_paper = any(cell.paper for row in table.rows for cell in row.cells)
-    caption = table.title + (". In brackets: the paper's own numbers" if has_paper else "")
+    caption = table.title + (". In brackets: the paper's numbers" if has_paper else "")
     lines = [
         "% \\usepackage{booktabs}",
         "\\begin{table}",
@@ -93,7 +93,7 @@ def _notes(table: Table) -> list[str]:
 
 
 def write_tables(section: Section, folder: Path) -> list[Path]:
-    """Tables as CSV, Markdown and LaTeX."""
+    """Write tables as CSV, Markdown and LaTeX."""
     writers = {"csv": to_csv, "md": to_markdown, "tex": to_latex}
     return [
         save_file(folder / f"{section.name}{table.name and f'-{table.name}'}.{suffix}", write(table))
@@ -103,7 +103,7 @@ def write_tables(section: Section, folder: Path) -> list[Path]:
 
 
 def write_figures(section: Section, folder: Path) -> list[Path]:
-    """Figures as SVG, PNG and PDF, numbered where there are several drawings."""
+    """Write figures as SVG, PNG and PDF, numbered if there are several drawings."""
     drawings = [drawing for _, several in section.drawings for drawing in several]
     return [
         save_file(folder / f"{section.name}{f'-{number}' if drawings[1:] else ''}.{suffix}", to_bytes(drawing, suffix))

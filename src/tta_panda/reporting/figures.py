@@ -1,4 +1,4 @@
-"""Figures: as data, and drawn with matplotlib, readable in print, on a telephone, and by the colour-blind."""
+"""Figures as data, drawn with matplotlib to be readable in print, on phones, and by colour-blind readers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 LineKind = Literal["line", "curve", "level", "points"]
-"""Markers with bars of one s.d., joined; a curve without markers; a dashed line for a value that does not depend on x;
-points that are not joined."""
+"""Joined markers with bars of one s.d.; a curve without markers; a dashed line for a value that does not depend on x;
+separate points."""
 
 
 class Line(NamedTuple):
@@ -41,7 +41,7 @@ class Panel:
     title: str = ""
     log_x: bool = False
     names: Mapping[float, str] = field(default_factory=dict)
-    """Labels of the x axis by their places: of domains that follow each other, for instance."""
+    """Labels of the x axis by position, for instance of consecutive domains."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class LineFigure:
 
 @dataclass(frozen=True)
 class DotFigure:
-    """The numbers of a table as dots, row by row and without its means, beside a level as a line.
+    """The numbers of a table as dots, row by row without means, and optionally a level as a line.
 
-    Differences are dots only where the table has nothing else.
+    Differences are shown only if the table has no other columns.
     """
 
     caption: str
@@ -70,7 +70,7 @@ class DotFigure:
 
     @property
     def dots(self) -> dict[str, list[Cell]]:
-        """By the title of a column, a cell for each row."""
+        """Cells of the rows, by the title of their column."""
         columns = [(index, column) for index, column in enumerate(self.table.columns) if column.better]
         shown = [each for each in columns if not each[1].is_delta] or columns
         return {column.title: [row.cells[index] for row in self.rows] for index, column in shown}
@@ -78,14 +78,14 @@ class DotFigure:
 
 @dataclass(frozen=True)
 class HistogramFigure:
-    """How often classes are predicted and occur: a histogram for each corruption."""
+    """How often classes are predicted and how often they occur: one histogram per corruption."""
 
     caption: str
     kinds: Sequence[str]
-    """What predicted."""
+    """Names of the series whose predictions are counted."""
     classes: Sequence[str]
     histograms: Mapping[str, Sequence[Sequence[int]]]
-    """By title: the counts of each class for every kind, and last those of the labels."""
+    """Counts by class, for every kind and last for the labels, by title of the histogram."""
 
 
 Figure = LineFigure | DotFigure | HistogramFigure
@@ -94,14 +94,14 @@ Figure = LineFigure | DotFigure | HistogramFigure
 def class_histograms(
     results: Results[S], series: Mapping[str, S], corruptions: Sequence[str], caption: str
 ) -> HistogramFigure:
-    """How often each class is predicted, for each corruption that all of the series were run on."""
+    """Make histograms of predicted classes, one for each corruption on which all of the series were run."""
     histograms: dict[str, Sequence[Sequence[int]]] = {}
     classes: Sequence[str] = ()
     for corruption in corruptions:
         found = [results.records(each, corruption) for each in series.values()]
         if all(found):
             classes = found[0][0].class_names
-            first = [records[0].by_corruption[corruption] for records in found]  # of one seed: counts are of images
+            first = [records[0].by_corruption[corruption] for records in found]  # of one seed, without averaging
             counts = [*(measured.predicted_counts for measured in first), first[0].label_counts]
             histograms[corruption.replace("_", " ")] = counts
     return HistogramFigure(caption, list(series), classes, histograms)
@@ -116,14 +116,14 @@ _INK, _GRID, _PAPER = "#1c2430", "#e3e7ec", "#ffffff"
 
 FORMATS = ("svg", "png", "pdf")
 
-_WIDTH = 4.2  # inches: the column of a paper, or a telephone held upright
+_WIDTH = 4.2  # inches: one column of a paper, or a phone in portrait format
 _MAX_NAMED_CLASSES = 20
 _MAX_NAME_LENGTH = 28
 _PER_INCH = 160
-_HISTOGRAMS = (2, 2)  # of one drawing: down, across
+_HISTOGRAMS = (2, 2)  # rows and columns of one drawing
 
 _STYLE: Any = {
-    "text.parse_math": False,  # a dollar sign in a name is one
+    "text.parse_math": False,  # a dollar sign in a name is literal
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "tta-panda",  # same figure, same bytes
     "pdf.fonttype": 42,
@@ -136,7 +136,7 @@ _STYLE: Any = {
 
 
 def draw(figure: Figure) -> list[Drawing]:
-    """Draw a figure: one or several narrow drawings, which a page sets side by side or below each other."""
+    """Draw a figure as one or several narrow drawings, which a page places next to or below each other."""
     import matplotlib
 
     with matplotlib.rc_context(_STYLE):
@@ -152,7 +152,7 @@ def _drawing(height: float) -> Drawing:
 
 
 def _name(text: str) -> str:
-    """A name on one line, cut if it is too long for a drawing."""
+    """Format a name on one line, truncated if it is too long for a drawing."""
     shown = printable(text)
     return shown if len(shown) <= _MAX_NAME_LENGTH else f"{shown[: _MAX_NAME_LENGTH - 1]}…"
 
@@ -178,7 +178,7 @@ def _draw_panel(panel: Panel) -> Drawing:
 
 
 def _draw_line(axes: Axes, line: Line) -> Any:
-    """Draw a line, and return what a legend shows of it."""
+    """Draw a line, and return its handle for the legend."""
     colour, marker = COLOURS[line.hue % len(COLOURS)], MARKERS[line.hue % len(MARKERS)]
     xs, heights = list(line.cells), _values(line.cells.values())
     if line.kind == "level":
@@ -196,7 +196,7 @@ def _draw_dots(figure: DotFigure) -> Drawing:
     drawing = _drawing(0.9 + max(0.22, 0.055 * len(dots)) * len(names) + 0.16 * len(dots))
     axes = drawing.subplots()
     for index, (label, cells) in enumerate(dots.items()):
-        # A little apart, so that neither hides the other where they are equal.
+        # Slightly apart, so that equal values do not hide each other.
         offset = min(0.2, 0.8 / len(dots)) * (index - (len(dots) - 1) / 2)
         places = [row + offset for row in range(len(names))]
         axes.errorbar(
@@ -227,10 +227,10 @@ def _draw_histograms(figure: HistogramFigure) -> list[Drawing]:
     most = max((max(map(max, counts)) for counts in figure.histograms.values()), default=1)
     size, found = math.prod(_HISTOGRAMS), list(figure.histograms.items())
     pieces = [found[start : start + size] for start in range(0, len(found), size)]
-    return [_draw_some_histograms(figure, piece, 1.05 * most) for piece in pieces]
+    return [_draw_histogram_grid(figure, piece, 1.05 * most) for piece in pieces]
 
 
-def _draw_some_histograms(
+def _draw_histogram_grid(
     figure: HistogramFigure, histograms: Sequence[tuple[str, Sequence[Sequence[int]]]], top: float
 ) -> Drawing:
     down, across = _HISTOGRAMS
@@ -263,7 +263,7 @@ def _draw_histogram(axes: Axes, kinds: Sequence[str], *counts: Sequence[int]) ->
 
 
 def _values(cells: Iterable[Cell]) -> list[float]:
-    """NaN where there is no value: matplotlib omits it."""
+    """The values of cells, with NaN for empty ones, which matplotlib omits."""
     return [math.nan if cell.value is None else cell.value for cell in cells]
 
 
@@ -272,7 +272,7 @@ def _errors(cells: Iterable[Cell]) -> list[float]:
 
 
 def to_svg(drawing: Drawing) -> str:
-    """The drawing as an `<svg>` element that takes its ink, lines and background from the page around it."""
+    """Convert a drawing to an `<svg>` element that uses the text, line and background colours of its page."""
     text = to_bytes(drawing, "svg", transparent=True).decode()
     for fixed, from_page in {_INK: "currentColor", _GRID: "var(--line)", _PAPER: "var(--paper)"}.items():
         text = text.replace(f": {fixed}", f": {from_page}")
@@ -280,7 +280,7 @@ def to_svg(drawing: Drawing) -> str:
 
 
 def to_bytes(drawing: Drawing, suffix: str, *, transparent: bool = False) -> bytes:
-    """The drawing as a file of one of the `FORMATS`; the same drawing gives the same bytes."""
+    """Convert a drawing to a file in one of the `FORMATS`; the same drawing gives the same bytes."""
     import matplotlib
 
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages, of tables and figures or of predicted pictures: nothing is loaded from outside."""
+"""Self-contained HTML pages of tables and figures, or of predicted pictures, without external resources."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Section:
     tables: Sequence[Table]
     figures: Sequence[Figure] = ()
     notes: Sequence[str] = ()
-    """What a reader has to know to read the numbers rightly."""
+    """What readers have to know to interpret the numbers."""
     name: str = ""
     title: str = ""
     runs: Sequence[RunConfig] = ()
@@ -40,7 +40,7 @@ class Section:
 
     @functools.cached_property
     def drawings(self) -> list[tuple[Figure, list[Drawing]]]:
-        """Its figures, drawn once for files and page."""
+        """Its figures, drawn once for both files and page."""
         return [(figure, draw(figure)) for figure in self.figures]
 
 
@@ -58,7 +58,7 @@ def write_page(path: Path, title: str, lead: str, parts: Sequence[Part], records
 
 
 def render_page(title: str, lead: str, parts: Sequence[Part], records: Iterable[RunRecord]) -> str:
-    """All parts on one page, with the environments that their records were made in."""
+    """Render all parts as one page, with the environments in which their records were made."""
     several = len(parts) > 1
     page = templates().get_template("page.html.j2")
     return page.render(
@@ -71,12 +71,12 @@ def render_page(title: str, lead: str, parts: Sequence[Part], records: Iterable[
 
 
 def templates() -> jinja2.Environment:
-    """The templates of this package. `style.css.j2` is what all pages look like; names are escaped in each."""
+    """The templates of this package, which escape names. `style.css.j2` is the style of all pages."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("tta_panda.reporting"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=lambda value: printable(value) if type(value) is str else value,  # markup is a type of its own
+        finalize=lambda value: printable(value) if type(value) is str else value,  # `Markup` stays as it is
     )
 
 
@@ -97,13 +97,13 @@ def _part(part: Part, prefix: str) -> dict[str, Any]:
 
 
 def _options(runs: Iterable[RunConfig]) -> list[str]:
-    """Every method with its options, once."""
+    """Methods with their options, without duplicates."""
     lines = (f"{run.method.name}: {json.dumps(run.method.options, sort_keys=True)}" for run in runs)
     return list(dict.fromkeys(lines))
 
 
 def _environments(records: Iterable[RunRecord]) -> dict[str, list[str]]:
-    """Facts about the machines, each with its value for every set of records that were made alike."""
+    """Facts about the environments of records by name, with one value per distinct environment."""
     alike: dict[str, list[RunRecord]] = {}
     for record in records:
         alike.setdefault(json.dumps({"tta-panda": record.version, **record.environment}), []).append(record)
@@ -127,12 +127,12 @@ def write_contact_sheet(
 
     Args:
         path: the page.
-        rows: predictions, each with its `thumbnail` as JPEG in base64, which is empty where there is none.
-        method: what predicted.
-        model: what it adapted.
-        notes: what the run found, if it is known.
+        rows: predictions, each with its `thumbnail` as JPEG in base64, which is empty if there is none.
+        method: name of the method.
+        model: name of the model.
+        notes: findings of the run, if any.
     """
-    # Lists, because names of fields would take half of the page.
+    # Lists, because repeated field names would take half of the page.
     entries = ([row[name] for name in _PREDICTION_FIELDS] for row in rows)
     template = templates().get_template("contact_sheet.html.j2")
     page = template.stream(method=method, model=model, notes=notes, entries=entries)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tta_panda.errors import InvalidInputError, NumericalError
-from tta_panda.evaluation.loop import run_stream, shared_passes
+from tta_panda.evaluation.loop import group_by_shared_passes, run_stream
 from tta_panda.evaluation.record import EvaluationResult
 from tta_panda.files import to_dataframe
 from tta_panda.methods import create_method
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class MethodComparison(Mapping[str, EvaluationResult | None]):
     """The results of methods on one stream, by name; None for a method that diverged.
 
-    A notebook shows them as a table.
+    Notebooks display it as a table.
     """
 
     results: Mapping[str, EvaluationResult | None]
@@ -45,7 +45,7 @@ class MethodComparison(Mapping[str, EvaluationResult | None]):
 
     @property
     def table(self) -> Table:
-        """Methods down; across, metrics, and how the accuracy differs from that of the first method."""
+        """Table with a row per method: its metrics, and its difference in accuracy from the first method."""
         metrics = (ACCURACY, BIAS, CALIBRATION, LIKELIHOOD)
         first, *others = (Column.of(metric, metric.title) for metric in metrics)
         rows = []
@@ -68,7 +68,7 @@ class MethodComparison(Mapping[str, EvaluationResult | None]):
         return to_dataframe({"method": name, **row} for name, result in found.items() for row in result.rows())
 
     def plot(self) -> Figure:
-        """The accuracies of the methods, as a figure of matplotlib."""
+        """Plot the accuracies of the methods as a matplotlib figure."""
         [drawing] = draw(DotFigure(self.table.title, ACCURACY.title, self.table.cut(slice(1))))
         drawing._repr_png_ = partial(to_bytes, drawing, "png")  # type: ignore[attr-defined]  # shown without pyplot
         return drawing
@@ -88,22 +88,22 @@ def compare(
     classifier: Classifier | None = None,
     seed: int = 0,
 ) -> MethodComparison:
-    """Take several methods through the same labelled stream, as `evaluate` does with one.
+    """Evaluate several methods on the same labelled stream, as `evaluate` does for one.
 
-    Frozen methods share their encoder passes, so that five of them take hardly longer than one.
+    Frozen methods share their encoder passes, so five of them take hardly longer than one.
 
     Args:
-        methods: names, as in `["clip", "clip+panda"]`, or methods; a mapping gives them names of their own.
+        methods: names, as in `["clip", "clip+panda"]`, or methods; a mapping sets their names in the results.
         data, batch_size: as for `evaluate`, but it must be possible to iterate over the data several times.
-        classifier: what methods that are given by name adapt.
-        seed: random seed of methods that are given by name.
+        classifier: the classifier of methods given by name.
+        seed: random seed of methods given by name.
     """
     if isinstance(data, Iterator):
         raise InvalidInputError("The data can be read only once, but methods read them in turns: use list(data).")
     named = _named(methods, classifier, seed)
     members = list(named.values())
     results: dict[str, EvaluationResult | None] = {}
-    for group in shared_passes(members):
+    for group in group_by_shared_passes(members):
         evaluations = run_stream([members[i] for i in group], data, batch_size=batch_size)
         for index, evaluation in zip(group, evaluations, strict=True):
             if evaluation.error and not isinstance(evaluation.error, NumericalError):
@@ -115,7 +115,7 @@ def compare(
 def _named(
     methods: Sequence[Method | str] | Mapping[str, Method | str], classifier: Classifier | None, seed: int
 ) -> dict[str, Method]:
-    """Methods by name, those that are given by their registered name made for the classifier."""
+    """Methods by name; those given as registered names are created for the classifier."""
     if isinstance(methods, str) or not methods:
         raise InvalidInputError(f"methods must be a list of names or methods, got {methods!r}.")
     given = list(methods.items()) if isinstance(methods, Mapping) else [("", method) for method in methods]
@@ -134,5 +134,5 @@ def _named(
             raise InvalidInputError(f"{name!r} is the same object as another method: create one for each.")
         named[name] = method
     if len({id(method.classifier) for method in named.values()}) > 1:
-        raise InvalidInputError("Methods on one stream adapt one classifier: create all of them with the same one.")
+        raise InvalidInputError("Methods on one stream must have the same classifier: create all with the same one.")
     return named

@@ -1,4 +1,4 @@
-"""Tables: columns that say how their cells are written, and rows of cells."""
+"""Tables: columns with the format of their cells, and rows of cells."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ MARGIN_NOTE = (
     "The ± of a difference (Δ) is half of its 95 % confidence interval: Student's t over differences paired by seed."
 )
 ONE_SEED_NOTE = (
-    "Differences (Δ) of a single seed have no ±: one seed does not tell how much they vary. Run several: --seed 0-4."
+    "Differences (Δ) of a single seed have no ±: one seed does not show how much they vary. Run several: --seed 0-4."
 )
 
 
 @dataclass(frozen=True)
 class Column:
-    """The title of a column, and how its numbers are written."""
+    """The title of a column, and the format of its numbers."""
 
     title: str
     decimals: int = 1
     better: Better = ""
     is_delta: bool = False
-    """A difference: shown with its sign and its margin, and coloured by what is better where it exceeds that."""
+    """Whether it is of differences, which are shown with sign and margin, and coloured if they exceed the margin."""
 
     @classmethod
     def of(cls, metric: Metric, title: str) -> Column:
@@ -40,7 +40,7 @@ class Column:
         return f"{value:+.{self.decimals}f}" if self.is_delta else f"{value:.{self.decimals}f}"
 
     def text(self, cell: Cell) -> str:
-        """The number, or why there is none."""
+        """The number, or the reason why there is none."""
         return cell.why_empty if cell.value is None else self.number(cell.value)
 
     def spread(self, cell: Cell) -> str:
@@ -53,7 +53,7 @@ class Column:
         return f"{self.text(cell)} {self.spread(cell)}".rstrip()
 
     def kind(self, cell: Cell) -> Literal["", "better", "worse", "missing"]:
-        """Whether a difference is for the better or worse; neither where it is within its margin, or +0.0 as shown."""
+        """Classify a difference as better or worse; as neither if it is within its margin, or shown as zero."""
         if cell.value is None:
             return "missing"
         difference = round(cell.value, self.decimals)
@@ -68,7 +68,7 @@ class Row(NamedTuple):
     name: str
     cells: Sequence[Cell]
     group: str = ""
-    """Set where a group of rows begins."""
+    """Name of the group of rows that begins here."""
     is_mean: bool = False
 
 
@@ -82,9 +82,9 @@ class Table:
     rows: Sequence[Row]
     note: str = ""
     of_paper: bool = False
-    """Whether every number in it is the paper's own, of another model and other data."""
+    """Whether all numbers are the paper's, of another model and other data."""
     name: str = ""
-    """Ends the name of its files, where there are several tables."""
+    """Suffix of its file names, if a section has several tables."""
 
     @property
     def is_grouped(self) -> bool:
@@ -111,7 +111,7 @@ def with_changes(plain: Cell, *others: Cell) -> list[Cell]:
 
 
 def side_by_side(tables: Mapping[str, Table]) -> Table:
-    """Tables with the same rows as one; the name of its table comes before the title of a column."""
+    """Join tables with the same rows; the title of a column starts with the name of its table."""
     first = next(iter(tables.values()))
     columns = [replace(c, title=f"{name}: {c.title}") for name, table in tables.items() for c in table.columns]
     rows = [
@@ -122,7 +122,7 @@ def side_by_side(tables: Mapping[str, Table]) -> Table:
 
 
 def spread_notes(tables: Iterable[Table]) -> list[str]:
-    """What each kind of ± in the tables is, and where a difference has none, why."""
+    """Explain each kind of ± in the tables, and why differences of one seed have none."""
     cells = [item for table in tables for row in table.rows for item in table.items(row)]
     deltas = [cell for column, cell in cells if column.is_delta and cell.value is not None]
     notes = [SD_NOTE] if any(cell.sd is not None and not column.is_delta for column, cell in cells) else []

@@ -1,4 +1,4 @@
-"""Tables on a terminal."""
+"""Print tables on a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAPER_ROW = "  paper"
 
 
 def print_tables(console: Console, title: str, tables: Sequence[Table], notes: Sequence[str] = ()) -> None:
-    """Tables and notes under a title; wide tables without the spread over seeds, which is in the files."""
+    """Print tables and notes under a title; wide tables omit the spread over seeds, which is in the files."""
     console.print(Text(f"\n{printable(title)}", style="bold"))
     for table in tables:
         _print_table(console, table)
@@ -37,17 +37,17 @@ def _is_wide(table: Table) -> bool:
 
 
 def _print_table(console: Console, table: Table) -> None:
-    """The title, the rows and the note of a table; rich would break a title of its own to the table's width."""
+    """Print the title, rows and note of a table; rich would wrap its own title to the width of the table."""
     console.print(Text(f"\n{printable(table.title)}", style="bold"))
     wide = _is_wide(table)
-    for piece in _pieces_that_fit(console, table) if wide else [table]:
+    for piece in _split_to_width(console, table) if wide else [table]:
         console.print(_rich_table(piece, wide))
     if table.note:
         console.print(Text(printable(table.note), style="dim"))
 
 
-def _pieces_that_fit(console: Console, table: Table) -> list[Table]:
-    """A wide table as it is, or cut into several with fewer columns; a difference stays beside its number."""
+def _split_to_width(console: Console, table: Table) -> list[Table]:
+    """Cut a wide table into several with fewer columns if needed; a difference stays next to its number."""
     names = [word for row in table.rows for word in (row.group, _PAPER_ROW, *printable(row.name).split())]
     columns = [_min_width(table, index) for index in range(len(table.columns))]
     needed = max(map(len, names), default=0) * (1 + table.is_grouped) + sum(columns)
@@ -57,16 +57,16 @@ def _pieces_that_fit(console: Console, table: Table) -> list[Table]:
     if needed <= console.width or not half:
         return [table]
     pieces = (table.cut(slice(half)), table.cut(slice(half, None)))
-    return [fitting for piece in pieces for fitting in _pieces_that_fit(console, piece)]
+    return [fitting for piece in pieces for fitting in _split_to_width(console, piece)]
 
 
 def _padding(table: Table) -> tuple[int, int]:
-    """Right and left of a column."""
+    """Padding to the right and left of a column."""
     return (1, 1) if len(table.columns) <= _MAX_COLUMNS_WITH_SPACE else (1, 0)
 
 
 def _min_width(table: Table, index: int) -> int:
-    """The width of a column whose title is broken at spaces, and whose numbers are not broken."""
+    """The width of a column whose title wraps at spaces, and whose numbers do not wrap."""
     column = table.columns[index]
     words = printable(column.title).split()
     return max(map(len, [*words, *(column.text(row.cells[index]) for row in table.rows)]), default=0)
@@ -78,7 +78,7 @@ def _rich_table(table: Table, wide: bool) -> RichTable:
     for _ in range(1 + table.is_grouped):
         rich.add_column(no_wrap=not wide)
     for index, column in enumerate(table.columns):
-        # Where room is short, titles and in wide tables names are broken at spaces, and numbers never.
+        # If space is short, titles and, in wide tables, names wrap at spaces; numbers never wrap.
         width = _min_width(table, index) if wide else None
         rich.add_column(Text(printable(column.title)), justify="right", min_width=width)
     for row in table.rows:
@@ -90,13 +90,13 @@ def _add_row(rich: RichTable, table: Table, row: Row, wide: bool) -> None:
     group = [Text(printable(row.group), style="dim")] * table.is_grouped
     cells = [_cell_text(column, cell, wide) for column, cell in table.items(row)]
     rich.add_row(*group, Text(printable(row.name)), *cells, style="bold" if row.is_mean else None)
-    if wide and any(cell.paper for cell in row.cells):  # no room beside the numbers
+    if wide and any(cell.paper for cell in row.cells):  # no room next to the numbers
         printed = [Text(column.text(cell.paper) if cell.paper else "") for column, cell in table.items(row)]
         rich.add_row(*[Text()] * table.is_grouped, Text(_PAPER_ROW), *printed, style=_PAPER_STYLE)
 
 
 def _cell_text(column: Column, cell: Cell, wide: bool) -> Text:
-    """The number; in narrow tables with its spread, and what the paper printed."""
+    """Format a number; in narrow tables, with its spread and the paper's number."""
     style = _STYLES[column.kind(cell)]
     if wide:
         return Text(column.text(cell), style=style)

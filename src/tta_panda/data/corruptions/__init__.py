@@ -57,15 +57,15 @@ def corrupt(
     parameters: str | None = None,
     frost_textures: FrostTextures | None = None,
 ) -> Kind:
-    """Corrupt images; returns what it was given: an array for an array, a tensor for a tensor, and so on.
+    """Corrupt images, and return them as they were passed: an array for an array, a tensor for a tensor, and so on.
 
     Args:
         images: an array (H, W, 3) or (B, H, W, 3) of uint8; a tensor (3, H, W) or (B, 3, H, W), uint8 or floats in
-            [0, 1]; a Pillow image, of which the result is RGB; or a list of these. The input is not changed.
+            [0, 1]; a Pillow image (the result is RGB); or a list of these. The input is not changed.
         name: one of `list_corruptions()`.
         severity: 1 to 5.
-        seed: random seed. The result for the image at a position depends on seed and position only.
-        parameters: strengths of `"cifar"` or `"imagenet"`; by default according to the size of the images.
+        seed: random seed. The result for an image depends only on its position and the seed.
+        parameters: strengths of `"cifar"` or `"imagenet"`; by default chosen by the size of the images.
         frost_textures: photographs of frost, from `load_frost_textures`; generated ones by default.
     """
     how: dict[str, Any] = {"seed": seed, "parameters": parameters, "frost_textures": frost_textures}
@@ -76,7 +76,7 @@ def corrupt(
 
 
 def _corrupt(images: Any, name: str, severity: int, how: dict[str, Any]) -> Any:
-    """Images of one kind, by way of an array (B, H, W, 3)."""
+    """Corrupt images of one type, converted to an array (B, H, W, 3) in between."""
     from PIL import Image
 
     if isinstance(images, np.ndarray):
@@ -111,7 +111,7 @@ def corrupt_image(
     parameters: str | None = None,
     frost_textures: FrostTextures | None = None,
 ) -> Images:
-    """One image (H W 3, uint8), corrupted with random numbers from `rng`. The input is not changed."""
+    """Corrupt one image (H W 3, uint8) with random numbers from `rng`. The input is not changed."""
     _check_images(image, "H W 3")
     if not isinstance(rng, np.random.Generator):
         raise InvalidInputError(f"rng is {rng!r}; expected a numpy Generator, e.g. rng=np.random.default_rng(0).")
@@ -129,7 +129,7 @@ def corrupt_batch(
     parameters: str | None = None,
     frost_textures: FrostTextures | None = None,
 ) -> Images:
-    """A batch (B H W 3, uint8), corrupted. Image i depends on `seed` and `first_index + i` only, not on the batch."""
+    """Corrupt a batch (B H W 3, uint8). Image i depends only on `seed` and `first_index + i`, not on the batch."""
     _check_images(images, "B H W 3")
     function = _resolve(name, severity, parameters, images, frost_textures)
     out = np.empty(images.shape, dtype=np.uint8)
@@ -147,7 +147,7 @@ def image_rng(seed: int, name: str, severity: int, index: int) -> np.random.Gene
 
 
 def expand_corruptions(names: Sequence[str], severities: Sequence[int] = ()) -> tuple[str, ...]:
-    """Corruptions by name, each once; `all` stands for the fifteen. Unknown names and severities are errors."""
+    """Expand `all` to the fifteen corruptions, and remove duplicates. Unknown names and severities are errors."""
     for severity in severities:
         _check_severity(severity)
     expanded = [one for name in names for one in (CORRUPTIONS if name == "all" else (name,))]

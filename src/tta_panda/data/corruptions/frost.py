@@ -20,7 +20,7 @@ from tta_panda.images import read_image
 Images = NDArray[np.uint8]
 Floats = NDArray[np.floating[Any]]
 
-_SIDE = 768  # of a generated texture; a fifth of it still holds a 64 px image several times
+_SIDE = 768  # of a generated texture; a fifth of it is still larger than a 64 px image
 _STEPS = 4
 
 
@@ -32,7 +32,7 @@ class FrostTextures:
         self._at_scale: dict[float, list[Images]] = {1: list(photos)}
 
     def crop(self, generator: np.random.Generator, size: tuple[int, ...], scale: float) -> Images:
-        """A random part of a random photograph, which is resized by `scale` first."""
+        """Crop a random part of a random photograph, which is first resized by `scale`."""
         if scale not in self._at_scale:
             resized = (cv2.resize(photo, (0, 0), fx=scale, fy=scale) for photo in self._at_scale[1])
             self._at_scale[scale] = [np.asarray(photo, dtype=np.uint8) for photo in resized]
@@ -43,11 +43,11 @@ class FrostTextures:
 
 
 def _mirrored(photo: Images, size: tuple[int, ...]) -> Images:
-    """A photograph smaller than the image is continued by its reflection."""
-    below, beside = max(0, size[0] - photo.shape[0]), max(0, size[1] - photo.shape[1])
-    if not below and not beside:
+    """Extend a photograph that is smaller than the image by its reflection."""
+    bottom, right = max(0, size[0] - photo.shape[0]), max(0, size[1] - photo.shape[1])
+    if not bottom and not right:
         return photo
-    return np.asarray(cv2.copyMakeBorder(photo, 0, below, 0, beside, cv2.BORDER_REFLECT), dtype=np.uint8)
+    return np.asarray(cv2.copyMakeBorder(photo, 0, bottom, 0, right, cv2.BORDER_REFLECT), dtype=np.uint8)
 
 
 def load_frost_textures(folder: str | Path) -> FrostTextures:
@@ -58,7 +58,7 @@ def load_frost_textures(folder: str | Path) -> FrostTextures:
             f"Frost photographs: no image files in {folder}. Expected a folder of .png or .jpg photographs."
         )
     digests = b"".join(hashlib.sha256(read_regular(path)).digest() for path in paths)
-    name = f"photographs {hashlib.sha256(digests).hexdigest()[:12]}"  # the same wherever they are
+    name = f"photographs {hashlib.sha256(digests).hexdigest()[:12]}"  # independent of the folder
     return FrostTextures([read_image(path) for path in paths], name)
 
 
@@ -124,7 +124,7 @@ def _curves(start: Floats, angle: Floats, extent: Floats, bend: Floats) -> tuple
 def _twigs(
     generator: np.random.Generator, points: Floats, headings: Floats, extent: Floats, count: int
 ) -> tuple[Floats, Floats, Floats]:
-    """Start, angle and extent of the twigs on both sides of each curve: sixty degrees apart, shorter to the tip."""
+    """Start, angle and extent of the twigs on both sides of each curve: at sixty degrees, shorter towards the tip."""
     share = (np.arange(count) + 0.5) / count
     position = share * _STEPS
     step, part = position.astype(np.intp), (position % 1)[:, None]

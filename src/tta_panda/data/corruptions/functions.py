@@ -28,12 +28,12 @@ def gaussian_noise(image: Pixels, rng: Rng, sigma: float) -> Pixels:
 
 
 def speckle_noise(image: Pixels, rng: Rng, sigma: float) -> Pixels:
-    """Gaussian noise in proportion to the signal."""
+    """Gaussian noise proportional to the signal."""
     return to_uint8(to_unit(image) * (1 + sigma * rng.standard_normal(image.shape)))
 
 
 def shot_noise(image: Pixels, rng: Rng, photons: float) -> Pixels:
-    """Photon counts: the fewer photons at full brightness, the coarser."""
+    """Poisson noise of photon counts, coarser with fewer photons at full brightness."""
     return to_uint8(rng.poisson(to_unit(image) * photons) / photons)
 
 
@@ -55,7 +55,7 @@ def gaussian_blur(image: Pixels, rng: Rng, sigma: float) -> Pixels:
 
 @functools.lru_cache(maxsize=16)
 def disk_kernel(radius: float, rim: float) -> NDArray[np.float32]:
-    """A disk with a softened rim, cut to the part that is not zero."""
+    """A disk with a softened rim, cropped to its non-zero part."""
     reach = np.arange(-8, 9) if radius <= 8 else np.arange(-radius, radius + 1)
     size = 3 if radius <= 8 else 5
     inside = (reach[:, None] ** 2 + reach**2 <= radius**2).astype(np.float32)
@@ -69,8 +69,8 @@ def defocus_blur(image: Pixels, rng: Rng, radius: float, rim: float) -> Pixels:
     return to_uint8(np.asarray(cv2.filter2D(to_unit(image), -1, disk_kernel(radius, rim)), dtype=np.float64))
 
 
-def _copied_from(shape: tuple[int, int], reach: int, rng: Rng) -> NDArray[np.intp]:
-    """Where each pixel of one pass over the glass comes from.
+def _source_indices(shape: tuple[int, int], reach: int, rng: Rng) -> NDArray[np.intp]:
+    """For each pixel, the index of the pixel that one pass of the glass corruption copies into it.
 
     The published loop starts at the lower right corner and should swap each pixel with a random neighbour, but both
     sides of its assignment are views of one array, so the neighbour's value is copied and nothing is swapped. A
@@ -101,12 +101,12 @@ def glass_blur(image: Pixels, rng: Rng, sigma: float, reach: int, iterations: in
     blurred = to_uint8(smooth(to_unit(image), sigma))
     pixels = blurred.reshape(-1, 3)
     for _ in range(iterations):
-        pixels = pixels[_copied_from(image.shape[:2], reach, rng)]
+        pixels = pixels[_source_indices(image.shape[:2], reach, rng)]
     return to_uint8(smooth(to_unit(pixels.reshape(image.shape)), sigma))
 
 
 def motion_blurred(image: Pixels, radius: float, sigma: float, angle: float) -> Pixels:
-    """Smear along a line at `angle` degrees: half a Gaussian, the pixel itself being the strongest (as ImageMagick)."""
+    """Smear along a line at `angle` degrees: half a Gaussian, strongest at the pixel itself (as in ImageMagick)."""
     steps = np.arange(2 * math.ceil(radius) + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
     weights /= weights.sum()
@@ -270,7 +270,7 @@ def jpeg_compression(image: Pixels, rng: Rng, quality: int) -> Pixels:
 
 
 def _jittered(image: Floats, jitter: float, rng: Rng) -> Floats:
-    """A small affine map, given by three points around the centre that each move by up to `jitter` pixels."""
+    """Apply a small affine map: three points around the centre each move by up to `jitter` pixels."""
     height, width = image.shape[:2]
     centre = np.array([width // 2, height // 2], dtype=np.float32)
     arm = min(height, width) // 3
@@ -287,8 +287,8 @@ def displacement(shape: tuple[int, ...], strength: float, smoothness: float, rng
     return smooth(field, smoothness, truncate=3.0, border=cv2.BORDER_REFLECT) * strength
 
 
-def _moved(image: Floats, dx: Floats, dy: Floats) -> Floats:
-    """Linear interpolation of the image at x + dx, y + dy; it is mirrored at its edges."""
+def _resampled(image: Floats, dx: Floats, dy: Floats) -> Floats:
+    """Sample the image at x + dx, y + dy with linear interpolation; it is mirrored at its edges."""
     height, width = image.shape[:2]
     margin = int(max(np.abs(dx).max(), np.abs(dy).max())) + 2
     padded = cv2.copyMakeBorder(image, margin, margin, margin, margin, cv2.BORDER_REFLECT)
@@ -309,19 +309,19 @@ def _moved(image: Floats, dx: Floats, dy: Floats) -> Floats:
 def elastic_transform(image: Pixels, rng: Rng, strength: float, smoothness: float, jitter: float) -> Pixels:
     sheared = _jittered(to_unit(image).astype(np.float32), jitter, rng)
     dx, dy = (displacement(image.shape[:2], strength, smoothness, rng) for _ in "xy")
-    return to_uint8(_moved(sheared, dx, dy))
+    return to_uint8(_resampled(sheared, dx, dy))
 
 
-# What several of them share
+# Shared helpers
 
 
 def to_unit(image: Pixels) -> NDArray[np.float64]:
-    """Values from 0 to 1, in the precision of the published code: results are truncated, so the last bit counts."""
+    """Scale to [0, 1] in the precision of the published code: results are truncated, so the last bit counts."""
     return image / 255.0
 
 
 def to_uint8(unit: Floats) -> Pixels:
-    """Back to bytes. Truncates, because the published data sets were made with `np.uint8(...)`."""
+    """Convert to bytes by truncation, because the published data sets were made with `np.uint8(...)`."""
     return (np.clip(unit, 0, 1) * 255).astype(np.uint8)
 
 
