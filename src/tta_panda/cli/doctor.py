@@ -111,8 +111,8 @@ def _why_no_cuda() -> str:
 def _folders() -> dict[str, str]:
     from huggingface_hub import constants
 
-    folders = {"hub cache": Path(constants.HF_HUB_CACHE), "open_clip cache": Path("~/.cache/clip").expanduser()}
-    return {name: f"{folder} ({_state(folder)})" for name, folder in folders.items()}
+    cache = Path(constants.HF_HUB_CACHE)
+    return {"hub cache": f"{cache} ({_state(cache)})"}
 
 
 def _state(folder: Path) -> str:
