@@ -1,7 +1,7 @@
 # `make demo` and `make test` need only Python 3.11 or newer, pip and make; everything else goes into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-PARALLEL := -n auto --maxprocesses 4 --dist worksteal
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 .PHONY: demo test coverage test-faults lint docs clean
 
@@ -9,10 +9,10 @@ demo: .venv/.installed  ## compare CLIP and Tent with and without Panda on the e
 	$(BIN)/tta-panda bench --method clip,tent --limit 1000 --output runs
 
 test: .venv/.installed-for-tests  ## run all tests but the slow ones
-	$(BIN)/python -m pytest $(PARALLEL)
+	$(PYTEST)
 
 coverage: .venv/.installed-for-tests  ## the same, and measure which lines of src they reach: takes about twice as long
-	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report=
+	$(PYTEST) --cov --cov-report=
 	$(BIN)/coverage report --format=total
 
 test-faults: .venv/.installed-for-tests  ## slow tests; kill, interrupt and starve commands: plan for more than half an hour

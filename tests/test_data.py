@@ -128,7 +128,7 @@ def test_streams_and_data_sets_refuse_nonsense():
         dataset(3).head(0)
     with pytest.raises(DataError, match="uint8"):
         ImageDataset(np.zeros((2, 4, 4, 3)), np.zeros(2, int), ("a", "b"))
-    with pytest.raises(DataError, match="as many labels"):
+    with pytest.raises(DataError, match="Expected 2 labels"):
         ImageDataset(np.zeros((2, 4, 4, 3), np.uint8), np.zeros(3, int), ("a", "b"))
     with pytest.raises(DataError, match=r"0\.\.1"):
         ImageDataset(np.zeros((2, 4, 4, 3), np.uint8), np.array([0, 2]), ("a", "b"))

@@ -234,7 +234,7 @@ def test_evaluate_takes_a_cache(tmp_path, images, encoded):
     evaluate(DMN(classifier, debias=Panda(beta=0.4)), [(images[:20], LABELS)], cache=tmp_path)
     assert encoded == [IMAGES, NEGATIVES]
     assert again.nll == first.nll and again.passes == first.passes
-    with pytest.raises(InvalidInputError, match="begin with"):
+    with pytest.raises(InvalidInputError, match="must be reset first"):
         evaluate(CLIP(classifier), [(images[:20], LABELS)], cache=tmp_path, reset=False)
 
 

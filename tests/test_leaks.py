@@ -63,4 +63,4 @@ def test_batches_leave_nothing_behind(name, tiny_classifier):
 
 def test_a_leak_is_found():
     kept: list[Tensor] = []
-    assert growth(kept.append) >= BATCHES * kept[-1].nbytes
+    assert growth(kept.append) >= 0.9 * BATCHES * kept[-1].nbytes  # something else may be freed meanwhile

@@ -351,7 +351,7 @@ def test_bad_requests_say_what_is_wrong():
     with pytest.raises(UnknownNameError, match=r"augmentation 'augmx'.*'augmix'"):
         make_views(images, 4, generator(), "augmx")
     plan = sample_view_plan("augmix", images.shape, 3, generator())
-    with pytest.raises(InvalidInputError, match=r"2 image\(s\) of 8x8 px, but 1 image\(s\)"):
+    with pytest.raises(InvalidInputError, match=r"2 image\(s\) of 8x8 px, got 1 image\(s\)"):
         apply_view_plan(images[:1], plan)
     with pytest.raises(InvalidInputError, match="sliced"):
         _ = plan[0]
