@@ -431,6 +431,7 @@ def test_what_failed_is_tried_again_by_a_resumed_job(paths, tmp_path, monkeypatc
         assert not is_open
 
 
+@pytest.mark.slow
 def test_the_command_divides_pictures_among_workers(few, tmp_path):
     output, page = tmp_path / "rows.csv", tmp_path / "page.html"
     options = [*few, "--classes", ",".join(CLASSES), "--batch-size", 3, "--shard-size", 4, "--method", "tent+panda"]
