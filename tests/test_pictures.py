@@ -56,6 +56,7 @@ def test_grey_transparent_and_palette_pictures_are_taken():
         ([], "must be a torch.Tensor"),
         (PICTURES[0], "takes a list of pictures"),
         ([torch.rand(3, 8, 8) * 255, torch.rand(3, 9, 9)], r"must be in \[0, 1\]"),
+        (torch.linspace(-0.5, 0.5, 768).view(1, 3, 16, 16), r"must be in \[0, 1\], got values from -0\.5"),
         ([torch.rand(1, 8, 8), torch.rand(3, 9, 9)], r"shape \(B, 3, H, W\)"),
     ],
 )

@@ -19,7 +19,7 @@ Picture = Image.Image | NDArray[np.uint8] | Tensor
 Images = Tensor | Sequence[Picture]
 """A batch (B, 3, H, W), or pictures of any sizes: Pillow images, arrays (H, W, 3) of uint8, tensors (3, H, W)."""
 
-_MARGIN = 0.5  # resampling may overshoot [0, 1] slightly; larger deviations mean another range (0-255, or normalised)
+_MARGIN = 0.3  # resampling overshoots [0, 1] by a quarter at most; more means another range (0-255, or normalised)
 
 
 def as_batch(images: Images, fit: int | Framing) -> Tensor:
