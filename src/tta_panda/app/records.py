@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -15,6 +13,7 @@ from tta_panda.app.drawing import Series, class_table
 from tta_panda.errors import DataError
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.evaluation.store import RunStore
+from tta_panda.files import expand
 from tta_panda.reporting.cells import ACCURACY, BIAS, CALIBRATION, LIKELIHOOD, Cell
 from tta_panda.reporting.comparison import Comparison, corruption_table, read_comparisons
 from tta_panda.reporting.figures import PANDA_COLOUR
@@ -28,7 +27,7 @@ Folders = tuple[dict[str, Comparison], ...]
 
 def read_folder(folder: str) -> dict[str, Comparison]:
     """Read the comparisons of a folder of records, by setting."""
-    _, comparisons = read_comparisons(RunStore(Path(os.path.expanduser(folder))))
+    _, comparisons = read_comparisons(RunStore(expand(folder)))
     return {each.title: each for each in comparisons}
 
 

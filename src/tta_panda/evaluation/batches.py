@@ -23,7 +23,7 @@ _EXPECTED = (
 )
 
 
-def read_batches(data: Any, classes: int, batch_size: int) -> Iterator[LabelledBatch]:
+def labelled_batches(data: Any, classes: int, batch_size: int) -> Iterator[LabelledBatch]:
     """Yield checked batches; single images with their labels are collected into batches of `batch_size`."""
     samples: list[tuple[Any, Any, Any]] = []
     for item in _items(data):

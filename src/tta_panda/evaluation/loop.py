@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tta_panda.data.stream import Stream
 from tta_panda.errors import DataError, InvalidInputError, NumericalError, TtaPandaError
-from tta_panda.evaluation.batches import read_batches
+from tta_panda.evaluation.batches import labelled_batches
 from tta_panda.evaluation.memory import peak_memory, reset_peak_memory
 from tta_panda.evaluation.metrics import Counts, Scores, StreamMetrics
 from tta_panda.evaluation.record import Encoded, EvaluationResult, Measurement
@@ -165,7 +165,7 @@ def run_stream(
     features = SharedFeatures([method.features for method in methods], cache) if shares else None
     reset_peak_memory(classifier.model.device)
     seen = 0
-    for images, labels, domains in read_batches(data, len(classifier.class_names), batch_size):
+    for images, labels, domains in labelled_batches(data, len(classifier.class_names), batch_size):
         if not len(labels):
             continue
         images = as_batch(images, framing_of(classifier.model))

@@ -24,6 +24,7 @@ from tta_panda.data.listing import find_images
 from tta_panda.data.source import published_classes
 from tta_panda.errors import BrokenImageError, InvalidInputError
 from tta_panda.escapes import path_text
+from tta_panda.files import expand
 from tta_panda.images import AS_SHOWN, Decoding, Framing, fit_picture, read_image
 from tta_panda.models.base import ImageModel
 from tta_panda.models.linear import LinearHeadModel
@@ -137,7 +138,7 @@ def find_classes(
     """
     folders: dict[Path, str] = {}
     found: list[str] = []
-    for root in (Path(os.path.expanduser(place)) for place in places):  # unlike Path.expanduser, accepts unknown users
+    for root in map(expand, places):
         if not root.is_dir():
             continue
         if class_names is None:
