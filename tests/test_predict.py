@@ -29,7 +29,7 @@ from tta_panda.prediction import predict as predict_module
 from tta_panda.prediction.files import COLUMNS, as_row, read_rows
 from tta_panda.prediction.job import PredictionConfig, PredictionJob
 from tta_panda.prediction.predict import predict_batches
-from tta_panda.prediction.reading import PAUSE, read_batches, watch_folder
+from tta_panda.prediction.reading import PAUSE, read_batches, thumbnail, watch_folder
 from tta_panda.prediction.summary import Summary
 
 CLASSES = tta_panda.load_data("glyphs-val-c").class_names
@@ -183,6 +183,10 @@ def test_one_call_predicts_pictures_of_any_kind(few, mini, images, method):
         predict("nowhere")
     with pytest.raises(DataError, match="There are no images"):
         predict([])
+
+
+def test_thumbnails_clip_what_resampling_overshoots():
+    assert thumbnail(torch.full((3, 64, 64), 1.05)) == thumbnail(torch.ones(3, 64, 64))
 
 
 def test_a_result_is_a_table_and_a_data_frame(few, tmp_path, mini, monkeypatch):

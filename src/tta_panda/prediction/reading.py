@@ -111,7 +111,7 @@ def thumbnail(picture: Picture, decoding: Decoding = AS_SHOWN) -> str:
     if not isinstance(pixels, Tensor):
         return ""
     if pixels.is_floating_point():
-        pixels = (255 * pixels).round().to(torch.uint8)
+        pixels = (255 * pixels.clamp(0, 1)).round().to(torch.uint8)  # resampling overshoots
     content = io.BytesIO()
     image = Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy())
     fit_picture(image, THUMBNAIL).save(content, "JPEG", quality=_JPEG_QUALITY)
