@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from tta_panda.evaluation.loop import evaluate, run_stream
 from tta_panda.methods import create_method, list_methods
 from tta_panda.methods.features import Encoded
 from tta_panda.panda import Centering, Evidence, Level, Panda, PandaDebiaser
+from tta_panda.panda.signature import signatures
 from tta_panda.panda.statistics import agreement
 
 SCALE = 20.0
@@ -156,46 +159,89 @@ def test_centring_makes_the_mean_logits_of_a_batch_equal(tiny_classifier, images
 # --- level ----------------------------------------------------------------------------------------------------------
 
 
-def reference_bias(stream, level: Level, betas: list[float]) -> list[np.ndarray]:
-    """What is added to logits, batch by batch, for similarities l, those of the offset b, and the gate's betas."""
-    total = weight = offset = images = 0.0
-    mean = seen = up = down = 0.0
+class Batch(NamedTuple):
+    """Similarities of images (B, K) and of the offset (1, K), and the images."""
+
+    plain: np.ndarray
+    offset: np.ndarray
+    images: np.ndarray  # (B, 3, H, W), floats
+
+
+def reference_signature(image: np.ndarray) -> np.ndarray:
+    """The signature of an image (3, H, W)."""
+
+    def size(*differences: np.ndarray) -> float:
+        return float(np.log(np.mean([np.abs(each).mean() for each in differences]) + 1e-4))
+
+    grey = image.mean(axis=0)
+    both = np.diff(np.diff(grey, axis=1), axis=0)
+    fourth = size(np.diff(np.diff(both, axis=1), axis=0))
+    first = size(np.diff(grey, axis=1), np.diff(grey, axis=0))
+    second = size(np.diff(grey, n=2, axis=1), np.diff(grey, n=2, axis=0))
+    colour = size(np.diff(np.diff(image - grey, axis=2), axis=1))
+    return np.array([fourth, fourth - size(both), second - first, colour - size(both)])
+
+
+def reference_levels(now, seen, settings: Level) -> np.ndarray:
+    """The level (K,) of one image, from signatures, similarities and absences of the images seen."""
+    s, similar, absent = (np.stack(each) for each in zip(*seen, strict=True))
+    distances = np.sqrt((((s - now) / (s.std(axis=0) + 1e-6)) ** 2).sum(axis=1))
+    near = np.argsort(distances, kind="stable")[: settings.similar_images]
+    weights = np.clip(1 - distances[near] / (distances[near][-1] + 1e-9), 0, None)
+    total = weights @ (absent[near] * similar[near]) + 0.02 * weights.sum() * similar.mean()
+    level = total / (weights @ absent[near] + 0.02 * weights.sum())
+    return level - level.mean()
+
+
+def reference_bias(stream, settings: Level, betas: list[float]) -> list[np.ndarray]:
+    """What is added to logits, batch by batch, with the gate's betas."""
+    seen: list[list[np.ndarray]] = []
+    offset = images = mean = up = down = 0.0
     found = []
-    for (plain, bias), beta in zip(stream, betas, strict=True):
-        keep, size = 0.5 ** (len(plain) / level.half_life), len(plain)
-        absent = (1 - softmax(SCALE * (plain - beta * bias))) ** level.exponent
-        total = keep * total + (absent * plain).sum(0) + 0.02 * size * plain.mean()
-        weight = keep * weight + absent.sum(0) + 0.02 * size
-        offset, images = keep * offset + size * bias[0], keep * images + size
-        a, b = total / weight - (total / weight).mean(), offset / images - (offset / images).mean()
-        mean, seen = keep * mean + plain.sum(0), keep * seen + size
-        deviations = plain - mean / seen
+    for (plain, bias, pictures), beta in zip(stream, betas, strict=True):
+        keep, size = 0.5 ** (len(plain) / 200), len(plain)
+        absent = (1 - softmax(SCALE * (plain - beta * bias))) ** settings.exponent
+        signatures = [reference_signature(picture) for picture in pictures]
+        seen = [*seen, *map(list, zip(signatures, plain, absent, strict=True))][-max(settings.recent_images, size) :]
+        levels = np.stack([reference_levels(signature, seen, settings) for signature in signatures])
+        mean, weight = keep * mean + plain.sum(0), keep * images + size
+        deviations = plain - mean / weight
         deviations = deviations - deviations.mean(1, keepdims=True)
         up, down = keep * up + deviations.max(1).sum(), keep * down - deviations.min(1).sum()
-        diversity = np.clip((up / down - 0.95) / 0.1, 0, 1)
-        gate = 1.0 if level.gate is None else 0.5 + 0.5 * agreement(torch.from_numpy(a), torch.from_numpy(b), 7.0)
-        gamma = diversity * gate if level.gamma == "auto" else level.gamma
-        found.append(-SCALE * gamma * a)
+        gamma = np.clip((up / down - 0.95) / 0.1, 0, 1)
+        offset, images = keep * offset + size * bias[0], weight
+        if settings.gate is not None:
+            centred = torch.from_numpy(offset / images - (offset / images).mean())
+            gamma *= 0.75 + 0.25 * agreement(torch.from_numpy(levels.mean(axis=0)), centred, 7.0)
+        gamma = gamma if settings.gamma == "auto" else settings.gamma
+        if settings.gate is None:
+            again = (1 - softmax(SCALE * (plain - 0.5 * gamma * levels))) ** settings.exponent
+            for image, refined in zip(seen[-size:], again, strict=True):
+                image[2] = refined
+            levels = np.stack([reference_levels(signature, seen, settings) for signature in signatures])
+        found.append(-SCALE * gamma * levels)
     return found
 
 
-def make_stream(classes: int = 8, sizes=(30, 30, 7, 1)) -> list[tuple[np.ndarray, np.ndarray]]:
+def make_stream(classes: int = 8, sizes=(30, 30, 7, 1)) -> list[Batch]:
     rng = np.random.default_rng(3)
     pull = 0.1 * rng.normal(size=classes)
     made = []
     for size in sizes:
         of_class = 0.15 * np.eye(classes)[rng.integers(classes, size=size)]
         plain = of_class + pull + 0.05 * rng.normal(size=(size, classes))
-        made.append((plain, (pull + 0.05 * rng.normal(size=classes))[None]))
+        pictures = rng.uniform(size=(size, 3, 7, 6)) ** rng.uniform(0.2, 4, size=(size, 1, 1, 1))
+        made.append(Batch(plain, (pull + 0.05 * rng.normal(size=classes))[None], pictures))
     return made
 
 
-def biases(level: Level, stream) -> tuple[list[np.ndarray], list[float]]:
+def biases(level: Level, stream: list[Batch]) -> tuple[list[np.ndarray], list[float]]:
     """What a level adds to logits, and the betas of its gate."""
     debiaser, found, betas = level.start(8, 0), [], []
-    for plain, bias in stream:
+    for plain, bias, pictures in stream:
         similarities, offset = torch.from_numpy(plain), None if level.gate is None else torch.from_numpy(bias)
-        found.append(debiaser.decide(Evidence(similarities, similarities, offset, SCALE, 7.0)).bias.numpy())
+        batch = Evidence(similarities, similarities, offset, SCALE, 7.0, torch.from_numpy(pictures))
+        found.append(debiaser.decide(batch).bias.numpy())
         betas.append(debiaser.beta or 0.0)
     return found, betas
 
@@ -204,10 +250,10 @@ def biases(level: Level, stream) -> tuple[list[np.ndarray], list[float]]:
     "level",
     [
         Level(),
-        Level(gamma=0.7, exponent=2.0, half_life=20.0),
-        Level(gate=Panda(), predictions="plain"),
+        Level(gamma=0.7, exponent=2.0, similar_images=20),
+        Level(similar_images=10, recent_images=25),
         Level(gate=Panda()),
-        Level(gate=Panda(beta=0.6)),
+        Level(gate=Panda(beta=0.6), similar_images=15),
         Level(gamma=1.0, gate=Panda()),
     ],
     ids=str,
@@ -215,9 +261,40 @@ def biases(level: Level, stream) -> tuple[list[np.ndarray], list[float]]:
 def test_levels_equal_their_formulas(level):
     stream = make_stream()
     found, betas = biases(level, stream)
-    used = [beta if level.predictions == "panda" else 0.0 for beta in betas]
-    for ours, expected in zip(found, reference_bias(stream, level, used), strict=True):
-        np.testing.assert_allclose(ours, expected, atol=1e-9)
+    for ours, expected in zip(found, reference_bias(stream, level, betas), strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-4)
+
+
+def test_images_are_compared_with_those_that_are_corrupted_alike():
+    """Two corruptions with opposite biases are mixed in one batch, and each image gets the level of its own."""
+    rng = np.random.default_rng(0)
+    noisy = np.arange(200) % 2
+    pull = 0.2 * rng.normal(size=6) * (2 * noisy[:, None] - 1)
+    plain = 0.6 * np.eye(6)[rng.integers(6, size=200)] + pull + 0.03 * rng.normal(size=(200, 6))
+    pictures = 0.5 + rng.normal(size=(200, 3, 16, 16)) * (0.01 + 0.1 * noisy)[:, None, None, None]
+    [found], _ = biases(Level(gamma=1.0, similar_images=40), [Batch(plain, plain[:1], pictures.clip(0, 1))])
+    shared = [np.corrcoef(ours, own)[0, 1] for ours, own in zip(found / -SCALE, pull, strict=True)]
+    assert min(shared) > 0.9
+
+
+@pytest.mark.parametrize("corruption", ["gaussian_noise", "defocus_blur", "contrast", "jpeg_compression"])
+def test_signatures_tell_corruptions_apart_and_not_classes(corruption):
+    clean, corrupted = (load_data("glyphs-val-c", name, limit=60) for name in ("clean", corruption))
+    images = np.concatenate([dataset.images_at(np.arange(60)) for dataset in (clean, corrupted)])
+    found = signatures(torch.from_numpy(images).permute(0, 3, 1, 2))
+    distances = torch.cdist(*2 * [found / found.std(dim=0)]).fill_diagonal_(torch.inf)
+    nearest = distances.topk(20, largest=False).indices.numpy()
+    is_corrupted, labels = np.arange(120) >= 60, np.concatenate([clean.labels, corrupted.labels])
+    assert (is_corrupted[nearest] == is_corrupted[:, None]).mean() > 0.75
+    assert (labels[nearest] == labels[:, None]).mean() < 0.2  # 0.1 by chance
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (3, 2, 9), (3, 224, 300)])
+def test_images_of_any_size_have_a_finite_signature(shape):
+    images = torch.randint(256, (5, *shape), dtype=torch.uint8)
+    found = signatures(images)
+    assert found.shape == (5, 4) and found.isfinite().all()
+    torch.testing.assert_close(signatures(images / 255), found)
 
 
 def test_a_level_does_not_depend_on_how_often_a_class_occurs():
@@ -227,7 +304,8 @@ def test_a_level_does_not_depend_on_how_often_a_class_occurs():
     def level_of(frequencies: list[float]) -> np.ndarray:
         labels = rng.choice(6, size=2000, p=frequencies)
         plain = 0.6 * np.eye(6)[labels] + pull + 0.03 * rng.normal(size=(2000, 6))
-        return biases(Level(gamma=1.0), [(plain, plain[:1])])[0][0] / -SCALE
+        stream = [Batch(plain, plain[:1], rng.uniform(size=(2000, 3, 4, 4)))]
+        return biases(Level(gamma=1.0, similar_images=2000), stream)[0][0].mean(axis=0) / -SCALE
 
     balanced, shifted = level_of([1 / 6] * 6), level_of([0.7, 0.1, 0.05, 0.05, 0.05, 0.05])
     np.testing.assert_allclose(balanced, pull - pull.mean(), atol=0.01)
@@ -237,7 +315,7 @@ def test_a_level_does_not_depend_on_how_often_a_class_occurs():
 @pytest.mark.parametrize("level", [Level(), Level(gate=Panda())], ids=str)
 def test_a_level_does_not_look_at_what_all_classes_share(level):
     stream = make_stream()
-    moved = [(plain + 0.3, bias - 0.2) for plain, bias in stream]
+    moved = [batch._replace(plain=batch.plain + 0.3, offset=batch.offset - 0.2) for batch in stream]
     for ours, others in zip(biases(level, stream)[0], biases(level, moved)[0], strict=True):
         np.testing.assert_allclose(ours, others, atol=1e-9)
 
@@ -262,7 +340,7 @@ def test_frozen_and_trained_methods_are_corrected_alike(debias, tiny_classifier,
 
 def test_a_level_is_added_to_logits_and_moves_no_feature(tiny_classifier):
     method = CLIP(tiny_classifier, debias=Level(gamma=0.5))
-    encoded = Encoded(torch.nn.functional.normalize(torch.randn(9, 16), dim=1))
+    encoded = Encoded(torch.nn.functional.normalize(torch.randn(9, 16), dim=1), images=torch.rand(9, 3, 8, 8))
     corrected = encoded.corrected(method.features.decide(encoded))
     assert torch.equal(corrected.debiased, encoded.features)
     expected = tiny_classifier.logits(encoded.features) + corrected.bias
@@ -291,7 +369,7 @@ def test_the_beta_of_a_gate_can_be_set(tiny_classifier, images):
         (lambda: Level(gamma="full"), "gamma must be a number >= 0 or 'auto'"),
         (lambda: Level(gamma=-0.5), "gamma must be a number >= 0"),
         (lambda: Level(exponent=-1.0), "exponent must be"),
-        (lambda: Level(predictions="clip"), "predictions must be 'plain' or 'panda'"),
+        (lambda: Level(similar_images=0), "similar_images must be a whole number >= 1"),
         (lambda: Level(gate=Centering()), "gate must be Panda or None"),
     ],
 )

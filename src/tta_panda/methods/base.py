@@ -143,7 +143,9 @@ class Method(HasOptions, Stateful, ABC):
             features: (B, D) or (B, V, D), for methods that change the debiased features or use several per image.
         """
         logits = self.classifier.logits(encoded.debiased if features is None else features, class_embeddings)
-        return logits if encoded.bias is None else logits + encoded.bias
+        if encoded.bias is None:
+            return logits
+        return logits + (encoded.bias if logits.ndim == 2 else encoded.bias[:, None])
 
     def _finished(self, logits: Tensor) -> Tensor:
         """Detach and check the logits that `adapt` returns, and count the batch."""

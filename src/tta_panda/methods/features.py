@@ -74,6 +74,7 @@ class Batch:
             images=self.images[index.to(self.images.device)],
             originals=self.originals[index.to(self.originals.device)],
             negatives=None if self.negatives is None else self.negatives.select(index),
+            correction=None if self.correction is None else self.correction.select(index),
         )
 
 
@@ -86,10 +87,11 @@ class Encoded(NamedTuple):
     features: Tensor  # v (B, D)
     offset: Tensor | None = None  # (1, D) or (B, D), of the negatives
     shift: Tensor | None = None  # (1, D) or (B, D), to subtract from features
-    bias: Tensor | None = None  # (K,), to add to logits
+    bias: Tensor | None = None  # (B, K), to add to logits
     raw: Tensor | None = None  # f (B, D), features before they were normalised
     views: Tensor | None = None  # (B, V, D), unit; the first view is the plain image
     negatives: int = 0  # M, the number of negatives encoded for this batch
+    images: Tensor | None = None  # (B, C, H, W), as passed by the caller
 
     def corrected(self, correction: Correction) -> Encoded:
         """Return a copy with the shift and the bias of a correction."""
@@ -111,9 +113,11 @@ class Encoded(NamedTuple):
         return self.views if self.shift is None else self.views - self.shift[:, None]
 
     def select(self, index: Tensor) -> Encoded:
-        """Select the features of some of the images, with their correction."""
+        """Select some of the images, with their features and correction."""
         shift = self.shift[index] if self.shift is not None and len(self.shift) > 1 else self.shift
-        return Encoded(self.features[index], shift=shift, bias=self.bias)
+        bias = None if self.bias is None else self.bias[index]
+        images = None if self.images is None else self.images[index.to(self.images.device)]
+        return Encoded(self.features[index], shift=shift, bias=bias, images=images)
 
 
 @dataclass(frozen=True)
@@ -179,7 +183,7 @@ class Features(Stateful):
         """Encode a batch for frozen methods, without correction, so that several of them can share the result."""
         batch.negatives = self.draw(batch.images)
         encoded = self.split(encode_images(self.classifier.model, batch.with_negatives), batch.negatives)
-        return self.encode_views(encoded, batch)
+        return self.encode_views(encoded._replace(images=batch.originals), batch)
 
     def split(self, raw: Tensor, negatives: Negatives | None = None) -> Encoded:
         """Split raw embeddings of images and negatives (B+M, D) into the images' embeddings and the offset."""
@@ -215,7 +219,7 @@ class Features(Stateful):
             directions = count_directions(text)
         offset = None if encoded.offset is None else encoded.offset.detach() @ text.T
         similarities = features @ text.T + self.classifier.bias / scale
-        return active.decide(Evidence(features, similarities, offset, scale, directions))
+        return active.decide(Evidence(features, similarities, offset, scale, directions, encoded.images))
 
     @torch.no_grad()
     def encode_views(

@@ -67,7 +67,7 @@ class SharedFeatures:
             start = self._clock()
             batch = self._plain.prepare(images)
             raw = self._once(f"images {content}", lambda: encode_images(self._model, batch.images))
-            plain = self._plain.split(raw)
+            plain = self._plain.split(raw)._replace(images=batch.originals)
             after_plain = self._clock()
             by_negatives = {
                 key: self._with_negatives(batch, raw, features) for key, features in self._by_negatives.items()
@@ -84,7 +84,7 @@ class SharedFeatures:
         if len(negatives.images):
             key = f"{features.source.key} {self._history}"
             raw = torch.cat([raw, self._once(key, lambda: encode_images(self._model, negatives.images))])
-        encoded = features.split(raw, negatives)
+        encoded = features.split(raw, negatives)._replace(images=batch.originals)
         return encoded, self._clock() - start
 
     def _clock(self) -> float:

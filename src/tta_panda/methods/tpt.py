@@ -66,11 +66,11 @@ class TPT(EpisodicMethod):
     def logits(self, features: Tensor, tuned: Tensor) -> Tensor:
         return self.classifier.logits(features, self.encode_texts(tuned))
 
-    def loss(self, features: Tensor, tuned: Tensor, bias: Tensor | float) -> Tensor:
+    def loss(self, features: Tensor, tuned: Tensor, bias: Tensor) -> Tensor:
         if self.dispersion == 0:
             return super().loss(features, tuned, bias)
         texts = self.encode_texts(tuned)
-        loss = marginal_entropy(self.classifier.logits(features, texts) + bias).sum()
+        loss = marginal_entropy(self.classifier.logits(features, texts) + bias[:, None]).sum()
         distances: Tensor = (texts - texts.mean(dim=1, keepdim=True)).norm(dim=-1)  # (b, K)
         return loss - self.dispersion * distances.mean(dim=1).sum()
 

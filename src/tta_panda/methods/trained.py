@@ -181,7 +181,7 @@ class TrainedMethod(Method):
             return self.embed(batch.images)
         if batch.negatives is None:
             batch.negatives = self.features.draw(batch.images)
-        encoded = self.embed(batch.with_negatives, batch.negatives)
+        encoded = self.embed(batch.with_negatives, batch.negatives)._replace(images=batch.originals)
         if batch.correction is None:
             batch.correction = self.features.decide(encoded, class_embeddings)
         return encoded.corrected(batch.correction)

@@ -79,23 +79,23 @@ class EpisodicMethod(ViewMethod):
     def logits(self, features: Tensor, tuned: Tensor) -> Tensor:
         """Return logits (b, n, K) of features (b, n, D), with the tuned tensor (b, ...) of each image."""
 
-    def loss(self, features: Tensor, tuned: Tensor, bias: Tensor | float) -> Tensor:
+    def loss(self, features: Tensor, tuned: Tensor, bias: Tensor) -> Tensor:
         """Return the loss, summed over images, of their confident views (b, n, D)."""
-        return marginal_entropy(self.logits(features, tuned) + bias).sum()
+        return marginal_entropy(self.logits(features, tuned) + bias[:, None]).sum()
 
     def _adapt(self, encoded: Encoded) -> Tensor:
         features = self.view_features(encoded)  # (B, V, D)
         kept = self._confident(features, self.view_logits(encoded))
-        bias = 0.0 if encoded.bias is None else encoded.bias
+        bias = features.new_zeros(len(features), 1) if encoded.bias is None else encoded.bias
         return in_chunks(
-            lambda piece: self._solve(features[piece], kept[piece], bias), len(features), self.images_at_once
+            lambda piece: self._solve(features[piece], kept[piece], bias[piece]), len(features), self.images_at_once
         )
 
     def _confident(self, features: Tensor, logits: Tensor) -> Tensor:
         """Select the views (b, n, D) of features (b, V, D) whose logits (b, V, K) have the lowest entropy."""
         return by_confidence(features, logits)[:, : count_kept(self.keep, features.shape[1])]
 
-    def _solve(self, features: Tensor, kept: Tensor, bias: Tensor | float) -> Tensor:
+    def _solve(self, features: Tensor, kept: Tensor, bias: Tensor) -> Tensor:
         """Tune on the confident views (b, n, D), and return logits (b, K) of the first of all views (b, V, D).
 
         AdamW is elementwise and the losses of images share no parameters, so images can be stacked. Steps whose
@@ -105,7 +105,7 @@ class EpisodicMethod(ViewMethod):
         optimizer = torch.optim.AdamW([tuned], lr=self.lr, weight_decay=0.01, fused=True)
         for step in range(self.steps):
             if step and self.selects_every_step:
-                kept = self._confident(features, self.logits(features, tuned.detach()) + bias)
+                kept = self._confident(features, self.logits(features, tuned.detach()) + bias[:, None])
             with torch.enable_grad():
                 loss = self.loss(kept, tuned, bias)
             gradient = torch.autograd.grad(loss, tuned)[0]

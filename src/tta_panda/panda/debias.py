@@ -35,6 +35,7 @@ class Evidence(NamedTuple):
     offset_similarities: Tensor | None  # b (1 or B, K), of the negatives if there are any
     scale: float
     directions: float  # effective number of dimensions in which the class embeddings differ, at most K - 1
+    images: Tensor | None = None  # (B, C, H, W), as passed by the caller
 
 
 class Correction(NamedTuple):
@@ -42,7 +43,11 @@ class Correction(NamedTuple):
 
     beta: float | None = None  # how much of the negatives' offset is subtracted from features
     shift: Tensor | None = None  # (1, D), subtracted from features
-    bias: Tensor | None = None  # (K,), added to logits
+    bias: Tensor | None = None  # (B, K), added to logits
+
+    def select(self, index: Tensor) -> Correction:
+        """Select the correction of some of the images."""
+        return self if self.bias is None else self._replace(bias=self.bias[index.to(self.bias.device)])
 
 
 @dataclass(frozen=True, repr=False)
