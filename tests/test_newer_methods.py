@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import reference.latte
 import torch
 import torch.nn.functional as F
 from conftest import make_tiny
@@ -19,13 +20,14 @@ from tta_panda.methods import METHODS, parse_method
 from tta_panda.methods.factory import default_options
 from tta_panda.methods.features import Encoded
 from tta_panda.methods.im import IM
+from tta_panda.methods.latte import Latte, exchange
 from tta_panda.methods.losses import marginal_entropy
 from tta_panda.methods.mint import Mint
 from tta_panda.methods.oga import OGA, _covariance, _whitened
 from tta_panda.methods.stata import Gaussians, StatA
 from tta_panda.methods.tda import TDA
 
-FROZEN = ("tda", "oga", "stata", "lame")
+FROZEN = ("tda", "oga", "stata", "lame", "latte")
 TRAINED = ("mint", "im")
 
 
@@ -41,11 +43,14 @@ def made_up(classes: int, size: int, count: int) -> tuple[ZeroShotClassifier, Te
 
 
 def by_reference(name: str, classifier: ZeroShotClassifier, batches: list[Tensor], **options) -> Tensor:
-    """The straight-line code on features in the place of images."""
+    return torch.cat(importlib.import_module(f"reference.{name}").run(given_by(classifier), batches, **options))
+
+
+def given_by(classifier: ZeroShotClassifier) -> Given:
+    """What the straight-line code needs, with features in the place of images."""
     model = SimpleNamespace(encode_image=lambda x: x, encode_text=lambda texts: classifier.class_embeddings)
     names = list(classifier.class_names)
-    given = Given(model, names, classifier.logit_scale, lambda x: x, lambda x, count: x, lambda x: x)
-    return torch.cat(importlib.import_module(f"reference.{name}").run(given, batches, **options))
+    return Given(model, names, classifier.logit_scale, lambda x: x, lambda x, count: x, lambda x: x)
 
 
 @pytest.mark.parametrize("name", ["dmn", *FROZEN])
@@ -232,6 +237,39 @@ def test_lame_works_where_all_images_are_the_same(affinity):
     classifier, features = made_up(5, 6, 4)
     got = LAME(classifier, affinity=affinity).adapt_encoded(Encoded(features[:1].expand(4, -1)))
     assert got.isfinite().all() and torch.allclose(got, got[:1])
+
+
+# --- Latte ----------------------------------------------------------------------------------------------------------
+
+
+def test_three_clients_exchange_prototypes_after_every_image():
+    classifier, features = made_up(5, 6, 90)
+    options = {"slots": 2, "alpha": 0.5, "sharpness": 5.0, "entropy_weight": 1.5}
+    clients = [Latte(classifier, **options) for _ in range(3)]
+    given = given_by(classifier)
+    local: list[list[list]] = [[[] for _ in range(5)] for _ in clients]
+    external: list[list[list]] = [[[] for _ in range(5)] for _ in clients]
+    differences = []
+    for images in features.split(3):
+        for client, image, own, others in zip(clients, images.split(1), local, external, strict=True):
+            got = client.adapt_encoded(Encoded(image))
+            [expected] = reference.latte.run(given, [image], **options, local=own, external=others)
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+            [alone] = reference.latte.run(given, [image], **options, local=[list(entries) for entries in own])
+            differences.append(float((expected - alone).abs().max()))
+        received = exchange([client.cache for client in clients], classifier, count=1)
+        external = reference.latte.exchange(given, local, 1, 1.5)
+        for client, entries in zip(clients, received, strict=True):
+            client.external = entries
+    assert max(differences) > 0.1
+    assert all(len(client.external["labels"]) <= 5 for client in clients)
+
+
+def test_a_client_alone_receives_nothing(tiny_classifier, images):
+    client = Latte(tiny_classifier)
+    client.adapt(images[:12])
+    [received] = exchange([client.cache], tiny_classifier, count=3)
+    assert not len(received["labels"])
 
 
 # --- Mint -----------------------------------------------------------------------------------------------------------

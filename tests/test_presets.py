@@ -57,6 +57,7 @@ MINI = {
     "vte": {"views": 10, "keep": 0.3, "augmentation": "augmix"},
     "mta": {"views": 10, "augmentation": "augmix", "neighbours": 0.3, "sharpness": 5.0, "affinity_weight": 4.0},
     "subtta": {"lr": 1e-3, "momentum": 0.1, "rank": 256},
+    "latte": {"slots": 12, "alpha": 1.0, "sharpness": 60.0, "entropy_weight": 1.5},
     "lame": {"affinity": "rbf", "neighbours": 5, "steps": 100},
 }
 
@@ -90,6 +91,7 @@ def test_the_values_of_the_embedded_model(name):
         ("imagenet-c", "oga", {"slots": 8, "temperature": 0.05}),
         ("cifar100-c", "mint+panda", {"lr": 7e-3, "prior": 10_000.0, "beta": "auto"}),
         ("imagenet-c", "mint", {"lr": 1.5e-2}),
+        ("cifar100-c", "latte", {"slots": 8, "alpha": 0.7, "sharpness": 60.0, "entropy_weight": 1.5}),
         ("imagenet-c", "subtta", {"lr": 5e-4, "momentum": 0.5, "weight_decay": 0.01, "rank": 256}),
     ],
 )

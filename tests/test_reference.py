@@ -123,6 +123,10 @@ OPTIONS: dict[str, dict[str, dict]] = {
         "wide": MTA | {"neighbours": 1.0, "sharpness": 20.0, "affinity_weight": 0.5},
     },
     "subtta": {"own": {"lr": 1e-3, "momentum": 0.1}, "slow": {"lr": 2e-3, "momentum": 0.5}},
+    "latte": {
+        "own": {"slots": 12, "alpha": 1.0, "sharpness": 60.0, "entropy_weight": 1.5},
+        "two-slots": {"slots": 2, "alpha": 0.7, "sharpness": 500.0, "entropy_weight": 6.0},
+    },
     "lame": {"own": {}, "nearest": {"affinity": "knn", "neighbours": 3}},
 }
 
@@ -344,6 +348,7 @@ CHANGED = {
     "mta": (False, False),
     "subtta": (True, True),
     "lame": (False, False),
+    "latte": (False, False),
 }
 
 
@@ -397,6 +402,8 @@ def test_the_options_take_every_branch(beta):
     assert max(facts("mta", "own", "moved")) > 0.01
     assert min(facts("subtta", "own", "present")) > 1
     assert max(facts("lame", "nearest", "changed")) > 0
+    lengths = torch.tensor(facts("latte", "two-slots", "lengths"))
+    assert (lengths > 1e-3).any() and ((0 < lengths) & (lengths <= 1e-3)).any()
 
 
 def test_the_prompt_built_by_hand_is_the_prompt():

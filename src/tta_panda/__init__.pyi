@@ -29,6 +29,7 @@ from .methods.dmn import DMN as DMN
 from .methods.eta import ETA as ETA
 from .methods.im import IM as IM
 from .methods.lame import LAME as LAME
+from .methods.latte import Latte as Latte
 from .methods.mint import Mint as Mint
 from .methods.model_check import check_model as check_model
 from .methods.mta import MTA as MTA

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tta_panda.models.base import Classifier
 
 _OF_THE_PAPER = ("CLIP", "Tent", "ETA", "SAR", "DeYO", "TPT", "DMN", "Zero", "TPS", "BAT")
-_SINCE = ("TDA", "OGA", "StatA", "Mint", "IM", "VTE", "MTA", "SubTTA", "LAME")
+_SINCE = ("TDA", "OGA", "StatA", "Mint", "IM", "VTE", "MTA", "SubTTA", "LAME", "Latte")
 _CLASSES = (*_OF_THE_PAPER, *_SINCE)
 
 METHODS: Registry[type[Method]] = Registry(

@@ -9,6 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tta_panda.chunks import in_chunks
+
+FLOATS_PER_PASS = 2**22
+"""Size of the intermediate tensors when prototypes are read, 16 MB: classes are split into chunks accordingly."""
+
 Entries = dict[str, Tensor]
 """Cached images, one per row: their `features`, `labels` and `entropies`, and further tensors of a method."""
 
@@ -35,6 +40,37 @@ class CacheUpdate(NamedTuple):
             before = weights.index_select(0, self.evicted).masked_fill_(turn >= self.evicted_by[:, None], 0.0)
             weights.index_copy_(0, self.evicted, before)
         return cosines, weights
+
+    def prototype_cosines(self, cosines: Tensor, weights: Tensor, classes: int, min_norm: float = 0.0) -> Tensor:
+        """Return cosines (B, K) of the queries with the prototype of each class; zero if its norm is at most `min_norm`.
+
+        A prototype is a sum of entries, weighted by the `attention` of the query. Its product with the query is a
+        weighted sum of cosines, so only its norm needs the entries themselves. `cosines` is overwritten.
+        """
+        features, labels = self.entries["features"], self.entries["labels"]
+        products = weights.new_zeros(classes, weights.shape[1]).index_add_(0, labels, cosines.mul_(weights))  # (K, B)
+        squares = torch.zeros_like(products)  # squared norms
+        order, counts = labels.argsort(stable=True), labels.bincount(minlength=classes)
+        starts = counts.cumsum(0) - counts  # where each class starts among the ordered entries
+        by_count = counts.argsort()  # classes with similar counts are read together, which needs little padding
+        single = int((counts <= 1).sum())
+        if single:  # the norm of a single entry is its weight; classes with more entries are overwritten below
+            squares.index_add_(0, labels, weights.square())
+
+        def squared_norms(chunk: slice) -> Tensor:
+            own = by_count[single:][chunk]
+            place = torch.arange(int(counts[own[-1]]), device=labels.device)  # (S,)
+            rows = order[(starts[own, None] + place).clamp_(max=len(order) - 1)].flatten()
+            slots = features.index_select(0, rows).view(len(own), len(place), -1)  # (k, S, D)
+            attention = weights.index_select(0, rows).view(len(own), len(place), -1)  # (k, S, B)
+            attention.masked_fill_((place >= counts[own, None])[..., None], 0.0)
+            return (slots @ slots.mT @ attention).mul_(attention).sum(dim=1)
+
+        if single < classes:
+            floats_per_class = max(weights.shape[1], int(counts.max())) * features.shape[1]
+            chunk_size = max(1, FLOATS_PER_PASS // floats_per_class)
+            squares[by_count[single:]] = in_chunks(squared_norms, classes - single, chunk_size)
+        return (products / squares.masked_fill_(squares <= min_norm**2, torch.inf).sqrt_()).T
 
     def apply(self) -> Entries:
         """Return the cache after the batch."""

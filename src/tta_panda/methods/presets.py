@@ -42,6 +42,7 @@ _PER_BENCHMARK: dict[str, dict[str, tuple[float, float, float]]] = {
     "mint": {"lr": (7e-3, 7e-3, 1.5e-2)},
     "im": {"lr": (2e-4, 1e-4, 1e-4)},  # those of Tent, as none are published
     "subtta": {"lr": (1e-3, 1e-3, 5e-4), "momentum": (0.1, 0.1, 0.5)},
+    "latte": {"slots": (12, 8, 8), "alpha": (1.0, 0.7, 0.7)},  # none are published for ImageNet-C
 }
 """Values for CIFAR-10-C, CIFAR-100-C and ImageNet-C, by method and option; for Panda's ten methods from its paper."""
 
