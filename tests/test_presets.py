@@ -58,6 +58,11 @@ MINI = {
     "mta": {"views": 10, "augmentation": "augmix", "neighbours": 0.3, "sharpness": 5.0, "affinity_weight": 4.0},
     "subtta": {"lr": 1e-3, "momentum": 0.1, "rank": 256},
     "latte": {"slots": 12, "alpha": 1.0, "sharpness": 60.0, "entropy_weight": 1.5},
+    "ecalp": {"text_neighbours": 3, "image_neighbours": 8, "sharpness": 10.0, "steps": 3, "capacity": 10_000},
+    "onzeta": {"length": None, "proxy_weight": 0.8, "proxy_lr": 0.5, "sharpness": 0.25, "balance_lr": 20.0},
+    "dota": {"views": 10, "keep": 0.3, "growth": 0.02, "max_weight": 0.3, "shrinkage": 1e-4},
+    "boostadapter": {"views": 10, "keep": 0.3, "augmentation": "augmix", "slots": 3, "boost_slots": 3, "alpha": 1.0},
+    "dpe": {"views": 10, "keep": 0.3, "slots": 3, "alpha": 6.0, "sharpness": 5.0, "alignment": 0.5, "lr": 6e-4},
     "lame": {"affinity": "rbf", "neighbours": 5, "steps": 100},
 }
 
@@ -92,6 +97,11 @@ def test_the_values_of_the_embedded_model(name):
         ("cifar100-c", "mint+panda", {"lr": 7e-3, "prior": 10_000.0, "beta": "auto"}),
         ("imagenet-c", "mint", {"lr": 1.5e-2}),
         ("cifar100-c", "latte", {"slots": 8, "alpha": 0.7, "sharpness": 60.0, "entropy_weight": 1.5}),
+        ("cifar10-c", "onzeta", {"length": 10_000, "proxy_weight": 0.8, "proxy_lr": 0.5, "balance_lr": 20.0}),
+        ("imagenet-c", "onzeta", {"length": 5000}),
+        ("imagenet-c", "dota", {"growth": 0.005, "max_weight": 0.2, "shrinkage": 1e-4, "views": 64}),
+        ("imagenet-c", "dpe", {"alpha": 6.0, "sharpness": 5.0, "alignment": 0.5, "lr": 6e-4, "max_entropy": 0.1}),
+        ("cifar10-c", "boostadapter", {"views": 64, "keep": 0.1, "boost_slots": 3, "augmentation": "augmix"}),
         ("imagenet-c", "subtta", {"lr": 5e-4, "momentum": 0.5, "weight_decay": 0.01, "rank": 256}),
     ],
 )

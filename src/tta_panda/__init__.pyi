@@ -23,9 +23,13 @@ from .methods import register_method as register_method
 from .methods.base import FrozenMethod as FrozenMethod
 from .methods.base import Method as Method
 from .methods.bat import BAT as BAT
+from .methods.boostadapter import BoostAdapter as BoostAdapter
 from .methods.clip import CLIP as CLIP
 from .methods.deyo import DeYO as DeYO
 from .methods.dmn import DMN as DMN
+from .methods.dota import DOTA as DOTA
+from .methods.dpe import DPE as DPE
+from .methods.ecalp import ECALP as ECALP
 from .methods.eta import ETA as ETA
 from .methods.im import IM as IM
 from .methods.lame import LAME as LAME
@@ -34,6 +38,7 @@ from .methods.mint import Mint as Mint
 from .methods.model_check import check_model as check_model
 from .methods.mta import MTA as MTA
 from .methods.oga import OGA as OGA
+from .methods.onzeta import OnZeta as OnZeta
 from .methods.presets import list_presets as list_presets
 from .methods.sar import SAR as SAR
 from .methods.stata import StatA as StatA

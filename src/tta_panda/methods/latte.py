@@ -1,4 +1,4 @@
-"""Latte (Bao et al. 2025, "Latte: Collaborative Test-Time Adaptation of Vision-Language Models in Federated Learning")."""
+"""Latte (Bao et al. 2025, "Collaborative Test-Time Adaptation of Vision-Language Models in Federated Learning")."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class Latte(FrozenMethod):
         cosines = update.prototype_cosines(cosines, weights, logits.shape[1], MIN_NORM)
         # Prototypes have the norms of the class embeddings.
         scales = self.classifier.logit_scale * self.classifier.class_embeddings.norm(dim=-1)
-        return logits + self.alpha * cosines * lengths * scales
+        votes: Tensor = self.alpha * cosines * lengths * scales
+        return logits + votes
 
 
 def exchange(
