@@ -169,11 +169,11 @@ def test_a_preset_brings_its_prompts_and_the_command_line_goes_before_it():
 def test_prompts_are_part_of_a_run(tmp_path, mini):
     from tta_panda.models import TEMPLATES, make_classifier
 
-    assert [len(TEMPLATES.get(name)) for name in TEMPLATES] == [1, 7, 80]
+    assert [len(TEMPLATES.get(name)) for name in TEMPLATES] == [1, 1, 7, 80]
     assert {preset.templates for preset in PRESETS.values()} == set(TEMPLATES)
     records = [run(plan(["clip"], templates=name), tmp_path)[0] for name in TEMPLATES]
-    assert len({record.nll for record in records}) == len({record.config.key for record in records}) == 3
-    assert "templates mint" in records[1].config.stream.title()
+    assert len({record.nll for record in records}) == len({record.config.key for record in records}) == 4
+    assert "templates mint" in records[2].config.stream.title()
     names = ["heart", "star"]
     expected = ZeroShotClassifier(mini, names, TEMPLATES.get("mint")).class_embeddings
     assert torch.equal(make_classifier(mini, names, "mint").class_embeddings, expected)

@@ -112,6 +112,7 @@ _add("cifar10-c", "ViT-B-32-quickgelu:openai", "mint")
 _add("cifar100-c", "ViT-B-16-quickgelu:openai", "mint")
 _add("imagenet-c", "ViT-L-14-quickgelu:openai", "mint")
 _add("imagenet-c", "ViT-B-16-quickgelu:openai", "openai")
+_add("cifar100-c", "ViT-B-32-quickgelu:openai", "clipartt")
 
 
 def list_presets(pattern: str = "*") -> list[str]:
