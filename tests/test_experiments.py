@@ -170,7 +170,8 @@ def test_photographs_are_seen_by_every_method_that_a_linear_head_allows():
 
 
 def test_all_methods_are_compared_on_every_kind_of_stream():
-    *streams, costs = section_of("table-all", FULL).tables
+    tables = section_of("table-all", FULL).tables
+    *streams, costs = (table for table in tables if not table.of_paper)
     assert [table.title.partition(":")[0] for table in streams] == ["shuffled", "correlated", "continual", "mixed"]
     for table in (*streams, costs):
         assert [row.name for row in table.rows] == list(ALL_METHODS)

@@ -16,6 +16,7 @@ from tta_panda.reporting.cells import ACCURACY, Cell
 from tta_panda.reporting.page import Section
 from tta_panda.reporting.tables import Column, Row, Table
 
+NOT_PRINTED = "not printed"
 DATA = ("imagenet-c", "cifar10-c", "cifar100-c")
 
 
@@ -23,6 +24,7 @@ DATA = ("imagenet-c", "cifar10-c", "cifar100-c")
 class Publication:
     """A published comparison: its protocol, and its accuracies in percent."""
 
+    name: str
     title: str
     protocol: str
     streams: Mapping[str, Mapping[str, Any]]
@@ -46,6 +48,7 @@ def subtta() -> Publication:
         for data in DATA
     }
     return Publication(
+        "subtta",
         "SubTTA (2026), tables 1 and 4",
         "batches of 200 (CIFAR) or 64, reset before each corruption, “a photo of a {}.”, RobustBench's 5,000 images of "
         "ImageNet-C (ours are random ones)",
@@ -67,7 +70,7 @@ def watt() -> Publication:
     }
     protocol = "batches of 128, reset before each batch, “a photo of a {}”"
     return Publication(
-        "WATT (2024), CIFAR-100-C with ViT-B/32", protocol, {"cifar100-c": {"batch_size": 128}}, numbers, {}
+        "watt", "WATT (2024), CIFAR-100-C with ViT-B/32", protocol, {"cifar100-c": {"batch_size": 128}}, numbers, {}
     )
 
 
@@ -108,14 +111,12 @@ def _check(results: ExperimentResults) -> Section:
         printed = printed_numbers(results.setup, method)
         cells = {name: results.cell_or_mean(series, ACCURACY, name) for name in (*CORRUPTIONS, MEAN)}
         changes.append(Row(method, [_difference(cells[name], printed.get(name)) for name in cells]))
-        means.append(
-            Row(method, [cells[MEAN], Cell(printed.get(MEAN), why_empty="not printed"), changes[-1].cells[-1]])
-        )
+        means.append(Row(method, [cells[MEAN], _printed(printed), changes[-1].cells[-1]]))
     note = f"{publication.title}: {publication.protocol}. Seeds and options that are not printed may differ."
     columns = [Column.of(ACCURACY, "ours"), Column.of(ACCURACY, "printed"), Column.delta(ACCURACY, "difference")]
     table = Table(f"Accuracy (%), {results.where}", "method", columns, means, note)
     if not any(printed_numbers(results.setup, method) for method in results.rows):
-        return Section([table.cut(slice(1)), _as_printed(publication)])
+        return Section([table.cut(slice(1)), as_printed(publication)])
     titles = [short_name(name) for name in (*CORRUPTIONS, MEAN)]
     differences = Table(
         "Difference from the printed accuracy on every corruption",
@@ -128,21 +129,31 @@ def _check(results: ExperimentResults) -> Section:
     return Section([table, differences] if by_corruption else [table])
 
 
+def _printed(numbers: Mapping[str, float]) -> Cell:
+    return Cell(numbers.get(MEAN), why_empty=NOT_PRINTED)
+
+
 def _difference(ours: Cell, printed: float | None) -> Cell:
     if ours.value is None or printed is None:
-        return Cell(why_empty=ours.why_empty if ours.value is None else "not printed")
+        return Cell(why_empty=ours.why_empty if ours.value is None else NOT_PRINTED)
     return replace(ours, value=ours.value - printed)
 
 
-def _as_printed(publication: Publication) -> Table:
+def as_printed(publication: Publication) -> Table:
     """Table of the printed means, for settings other than the ones at hand."""
     settings = list(dict.fromkeys((data, model) for data, model, _ in publication.numbers))
     rows = [
-        Row(method, [Cell(publication.numbers.get((*setting, method), {}).get(MEAN)) for setting in settings])
+        Row(method, [_printed(publication.numbers.get((*setting, method), {})) for setting in settings])
         for method in dict.fromkeys(method for _, _, method in publication.numbers)
     ]
     columns = [Column.of(ACCURACY, f"{data}, {model}") for data, model in settings]
     note = f"{publication.protocol[0].upper()}{publication.protocol[1:]}: only the pattern can be compared."
     return Table(
-        f"{publication.title}: printed accuracy (%)", "method", columns, rows, note, of_paper=True, name="in-paper"
+        f"{publication.title}: printed accuracy (%)",
+        "method",
+        columns,
+        rows,
+        note,
+        of_paper=True,
+        name=f"in-{publication.name}",
     )

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.experiments.base import ExperimentResults, changes_table, experiment
 from tta_panda.experiments.paper import BACKBONES, MAIN_ROWS, MEAN, METHODS, printed_accuracy, printed_seconds
+from tta_panda.experiments.published import as_printed, subtta, watt
 from tta_panda.experiments.setup import AUTO, BEST_OF_GRID, SEVERITY, STREAMS, Series, Setup, short_name
 from tta_panda.methods import DEBIASES
 from tta_panda.methods import METHODS as ALL_METHODS
@@ -357,7 +358,8 @@ def _all(results: ExperimentResults) -> Section:
         by_stream.setdefault(stream, {})[method] = row
     tables = [_stream_table(results, stream, rows) for stream, rows in by_stream.items()]
     costs = _cost_table(results, by_stream["shuffled"])
-    return Section([*tables, costs], notes=[_STREAMS_NOTE, _ZERO_NOTE, *results.sweep_notes()])
+    papers = [as_printed(publication) for publication in (subtta(), watt())]
+    return Section([*tables, costs, *papers], notes=[_STREAMS_NOTE, _ZERO_NOTE, *results.sweep_notes()])
 
 
 def _stream_table(results: ExperimentResults, stream: str, rows: Mapping[str, Sequence[Series]]) -> Table:
