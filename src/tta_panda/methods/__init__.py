@@ -61,7 +61,8 @@ def parse_method(name: str) -> MethodName:
     cleaned = name.strip().lower()
     parsed = MethodName.of(_ALIASES.get(cleaned, cleaned))
     if parsed.base not in METHODS or parsed.debias not in ("", *DEBIASES) or cleaned.endswith("+"):
-        raise UnknownNameError("method", name, [*list_methods(), *_ALIASES])
+        known = list_methods(f"{parsed.base}*" if parsed.base in METHODS else "*")
+        raise UnknownNameError("method", name, [*known, *_ALIASES])
     return parsed
 
 
