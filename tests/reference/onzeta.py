@@ -41,7 +41,8 @@ def run(
                 rho = torch.clamp(rho - balance_lr / math.sqrt(i) * (q - min_share / len(t)), min=0)
                 tau = 1 / (sharpness * given.scale)
                 u = torch.softmax(w @ d / tau, dim=0)
-                b = proxy_weight if length is None else proxy_weight * math.sqrt(min(i, length) / length)
+                share = i / (i + 100) if length is None else min(i, length) / length
+                b = proxy_weight * math.sqrt(share)
                 answers.append(torch.log(b * u + (1 - b) * q))
                 w = unit(w - proxy_lr / (math.sqrt(i) * tau) * torch.outer(u - q, d))
                 note(trace, balanced=int(p.argmax()) != int(q.argmax()), learnt=int(u.argmax()) != int(q.argmax()))

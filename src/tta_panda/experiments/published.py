@@ -81,9 +81,11 @@ def publication_for(setup: Setup) -> Publication:
 
 def printed_numbers(setup: Setup, method: str) -> Mapping[str, float]:
     """Accuracies that were printed for the data, model and method of a setup; empty if there are none."""
-    if setup.quick or setup.settings or setup.stream.limit is not None:
+    architecture, _, weights = setup.stream.model.partition(":")
+    changed = setup.quick or setup.settings or setup.stream.limit is not None or weights != "openai"
+    if changed or setup.uses_made_data:
         return {}
-    architecture = setup.stream.model.partition(":")[0].removesuffix("-quickgelu")
+    architecture = architecture.removesuffix("-quickgelu")
     return publication_for(setup).numbers.get((setup.stream.data, architecture, method), {})
 
 

@@ -1,4 +1,4 @@
-"""ECALP (Li et al. 2025, "Efficient and Context-Aware Label Propagation for [...] Vision-Language Model")."""
+"""ECALP (Li et al. 2025, "Efficient and Context-Aware Label Propagation"), for zero-shot use."""
 
 from __future__ import annotations
 

@@ -12,6 +12,9 @@ from tta_panda.methods.base import FrozenMethod
 from tta_panda.methods.features import Encoded
 from tta_panda.options import Count, NonNegative, Share
 
+WARM_UP = 100
+"""Number of images after which the weight of proxies is √½ of the final one, for streams of unknown length."""
+
 
 class OnZeta(FrozenMethod):
     """Balances the classes that texts predict, and learns a proxy of each class from these predictions.
@@ -20,11 +23,12 @@ class OnZeta(FrozenMethod):
     features.
 
     The defaults are those of OnZeta's own code, which knows the number of images in advance: the weight of the proxies
-    grows up to the last one. Set `length` for this. Without it, the weight is constant, which is not published.
+    grows with the root of time up to the last image. Set `length` for this. Without it, the weight grows faster and
+    approaches the same value; this is not published, and was chosen on the embedded validation data.
 
     Args:
         length: number of images in the stream; None if it is unknown.
-        proxy_weight: weight of the proxies' prediction, at the end of the stream if its length is known.
+        proxy_weight: weight of the proxies' prediction at the end of the stream.
         proxy_lr: learning rate of the proxies; like that of the balance, it decreases with the root of the time.
         sharpness: factor of the logits of proxies, relative to those of texts.
         balance_lr: learning rate of the balance; 0 for none.
@@ -67,6 +71,6 @@ class OnZeta(FrozenMethod):
         error = by_proxy.exp() - by_text.exp()
         self.proxies = F.normalize(self.proxies - rate * torch.outer(error, direction), dim=-1)
 
-        progress = 1.0 if self.length is None else min(1.0, self.count / self.length)
+        progress = min(1.0, self.count / (self.length or self.count + WARM_UP))
         weight = by_text.new_tensor(self.proxy_weight * math.sqrt(progress))
         return torch.logaddexp(by_proxy + weight.log(), by_text + (-weight).log1p())
