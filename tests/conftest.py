@@ -41,6 +41,9 @@ TINY_OPTIONS = {
     "zero": _VIEWS,
     "vte": _VIEWS,
     "mta": {"views": 4},
+    "dota": _VIEWS,
+    "boostadapter": _VIEWS,
+    "dpe": _VIEWS,
 }
 """What suits the tiny model: it has two blocks, and is so unsure that filters would let nothing pass."""
 

@@ -70,11 +70,21 @@ def test_photographs_have_a_model_and_data_of_their_own(tmp_path, capsys):
     reproduce(*arguments, "--method", "tent,views", "--quick", "--limit", "30", "--data", "glyphs-c", "--model", "mini")
     found = json.loads(capsys.readouterr().out)
     assert {row["data"] for row in found["rows"]} == {"glyphs-c"}
-    assert found["runs"] == 2 * 6 * (4 + 4 + 4) * 5
+    assert found["runs"] == 2 * 6 * (4 + 4 + 4) * 8
     with pytest.raises(UnknownNameError, match="'trained' or"):
         reproduce(*arguments, "--method", "train")
-    with pytest.raises(InvalidInputError, match="table-photos has its own data and model: reproduce it alone"):
+    with pytest.raises(InvalidInputError, match="table-photos has its own settings: reproduce it alone"):
         reproduce("table-main", *arguments)
+
+
+def test_published_settings_are_run_unless_others_are_named(tmp_path, capsys):
+    arguments = ["check-published", "--method", "clip", "--dry-run", "-o", tmp_path, "--throughput", "1000", "--json"]
+    reproduce(*arguments)
+    found = json.loads(capsys.readouterr().out)
+    images = {row["data"]: row["images"] for row in found["rows"]}
+    assert images == {"cifar100-c": 2 * 150_000, "cifar10-c": 150_000, "imagenet-c": 15 * 5000}
+    reproduce(*arguments, "--data", "glyphs-c", "--limit", "10")
+    assert {row["data"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"glyphs-c"}
 
 
 def test_two_presets_of_one_data_set_keep_their_results(tmp_path, monkeypatch, capsys):

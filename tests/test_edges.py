@@ -258,7 +258,7 @@ def one_by_one(method: DMN, features: Tensor) -> Tensor:
 @pytest.mark.parametrize(("classes", "slots", "floats"), [(3, 2, 2**22), (40, 3, 2**22), (40, 50, 1)])
 def test_reading_at_once_is_reading_one_by_one(classes, slots, floats, monkeypatch):
     """Also where classes are read in parts, slots are overwritten twice in a batch, and few classes occur."""
-    monkeypatch.setattr("tta_panda.methods.dmn.FLOATS_PER_PASS", floats)
+    monkeypatch.setattr("tta_panda.methods.image_cache.FLOATS_PER_PASS", floats)
     classifier = ZeroShotClassifier(make_tiny(), [f"class {k}" for k in range(classes)])
     generator = torch.Generator().manual_seed(classes)
     classifier.class_embeddings = F.normalize(torch.randn(classes, 16, generator=generator), dim=1)

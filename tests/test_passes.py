@@ -21,6 +21,7 @@ B, M, K, V = 20, 2, 4, 4
 
 VIEWS = {"views": V, "keep": 0.25}
 OPTIONS = TINY_OPTIONS | {"tpt": VIEWS, "zero": VIEWS, "tps": VIEWS, "vte": VIEWS, "mta": {"views": V}}
+OPTIONS |= dict.fromkeys(("dota", "boostadapter", "dpe"), VIEWS)
 
 CASES = [
     *((name, {}) for name in METHODS),

@@ -57,6 +57,12 @@ MINI = {
     "vte": {"views": 10, "keep": 0.3, "augmentation": "augmix"},
     "mta": {"views": 10, "augmentation": "augmix", "neighbours": 0.3, "sharpness": 5.0, "affinity_weight": 4.0},
     "subtta": {"lr": 1e-3, "momentum": 0.1, "rank": 256},
+    "latte": {"slots": 12, "alpha": 1.0, "sharpness": 60.0, "entropy_weight": 1.5},
+    "ecalp": {"text_neighbours": 3, "image_neighbours": 8, "sharpness": 10.0, "steps": 3, "capacity": 10_000},
+    "onzeta": {"length": None, "proxy_weight": 0.8, "proxy_lr": 0.5, "sharpness": 0.25, "balance_lr": 20.0},
+    "dota": {"views": 10, "keep": 0.3, "growth": 0.02, "max_weight": 0.3, "shrinkage": 1e-4},
+    "boostadapter": {"views": 10, "keep": 0.3, "augmentation": "augmix", "slots": 3, "boost_slots": 3, "alpha": 1.0},
+    "dpe": {"views": 10, "keep": 0.3, "slots": 3, "alpha": 6.0, "sharpness": 5.0, "alignment": 0.5, "lr": 6e-4},
     "lame": {"affinity": "rbf", "neighbours": 5, "steps": 100},
 }
 
@@ -90,6 +96,12 @@ def test_the_values_of_the_embedded_model(name):
         ("imagenet-c", "oga", {"slots": 8, "temperature": 0.05}),
         ("cifar100-c", "mint+panda", {"lr": 7e-3, "prior": 10_000.0, "beta": "auto"}),
         ("imagenet-c", "mint", {"lr": 1.5e-2}),
+        ("cifar100-c", "latte", {"slots": 8, "alpha": 0.7, "sharpness": 60.0, "entropy_weight": 1.5}),
+        ("cifar10-c", "onzeta", {"length": 10_000, "proxy_weight": 0.8, "proxy_lr": 0.5, "balance_lr": 20.0}),
+        ("imagenet-c", "onzeta", {"length": 5000}),
+        ("imagenet-c", "dota", {"growth": 0.005, "max_weight": 0.2, "shrinkage": 1e-4, "views": 64}),
+        ("imagenet-c", "dpe", {"alpha": 6.0, "sharpness": 5.0, "alignment": 0.5, "lr": 6e-4, "max_entropy": 0.1}),
+        ("cifar10-c", "boostadapter", {"views": 64, "keep": 0.1, "boost_slots": 3, "augmentation": "augmix"}),
         ("imagenet-c", "subtta", {"lr": 5e-4, "momentum": 0.5, "weight_decay": 0.01, "rank": 256}),
     ],
 )
@@ -157,11 +169,11 @@ def test_a_preset_brings_its_prompts_and_the_command_line_goes_before_it():
 def test_prompts_are_part_of_a_run(tmp_path, mini):
     from tta_panda.models import TEMPLATES, make_classifier
 
-    assert [len(TEMPLATES.get(name)) for name in TEMPLATES] == [1, 7, 80]
+    assert [len(TEMPLATES.get(name)) for name in TEMPLATES] == [1, 1, 7, 80]
     assert {preset.templates for preset in PRESETS.values()} == set(TEMPLATES)
     records = [run(plan(["clip"], templates=name), tmp_path)[0] for name in TEMPLATES]
-    assert len({record.nll for record in records}) == len({record.config.key for record in records}) == 3
-    assert "templates mint" in records[1].config.stream.title()
+    assert len({record.nll for record in records}) == len({record.config.key for record in records}) == 4
+    assert "templates mint" in records[2].config.stream.title()
     names = ["heart", "star"]
     expected = ZeroShotClassifier(mini, names, TEMPLATES.get("mint")).class_embeddings
     assert torch.equal(make_classifier(mini, names, "mint").class_embeddings, expected)

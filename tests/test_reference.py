@@ -62,6 +62,28 @@ TDA = {
     "min_probability": 0.2,
 }
 
+BOOSTADAPTER = TDA | {"views": 16, "keep": 0.25, "boost_slots": 3, "min_entropy": 0.6, "max_entropy": 0.7}
+ECALP = {"text_neighbours": 3, "image_neighbours": 8, "sharpness": 10.0, "steps": 3, "capacity": 10_000}
+ONZETA = {
+    "length": None,
+    "proxy_weight": 0.8,
+    "proxy_lr": 0.5,
+    "sharpness": 0.25,
+    "balance_lr": 20.0,
+    "min_share": 1.0,
+}
+DOTA = {"views": 16, "keep": 0.25, "growth": 0.02, "max_weight": 0.3, "shrinkage": 1e-4}
+DPE = {
+    "views": 16,
+    "keep": 0.25,
+    "slots": 3,
+    "alpha": 6.0,
+    "sharpness": 5.0,
+    "alignment": 0.5,
+    "lr": 6e-4,
+    "max_entropy": 0.1,
+}
+
 # The tiny model's predictions are flat, entropies of 0.947 to 0.9996 times ln 4: hence margins just below 1.
 OPTIONS: dict[str, dict[str, dict]] = {
     "clip": {"only": {}},
@@ -123,6 +145,24 @@ OPTIONS: dict[str, dict[str, dict]] = {
         "wide": MTA | {"neighbours": 1.0, "sharpness": 20.0, "affinity_weight": 0.5},
     },
     "subtta": {"own": {"lr": 1e-3, "momentum": 0.1}, "slow": {"lr": 2e-3, "momentum": 0.5}},
+    "latte": {
+        "own": {"slots": 12, "alpha": 1.0, "sharpness": 60.0, "entropy_weight": 1.5},
+        "two-slots": {"slots": 2, "alpha": 0.7, "sharpness": 500.0, "entropy_weight": 6.0},
+    },
+    "ecalp": {
+        "own": ECALP,
+        "forgetting": ECALP | {"text_neighbours": 2, "image_neighbours": 3, "steps": 2, "capacity": 9},
+    },
+    "onzeta": {
+        "own": ONZETA,
+        "known-length": ONZETA | {"length": 40, "proxy_lr": 1.0, "balance_lr": 2.0, "min_share": 0.5},
+    },
+    "dota": {"own": DOTA, "one-view": DOTA | {"views": 4, "keep": 0.1, "growth": 2.0, "max_weight": 30.0}},
+    "boostadapter": {
+        "own": BOOSTADAPTER,
+        "two-slots": BOOSTADAPTER | {"slots": 1, "boost_slots": 0, "keep": 0.5, "negative_slots": 1},
+    },
+    "dpe": {"own": DPE, "certain": DPE | {"max_entropy": 0.635, "keep": 0.1, "alignment": 2.0, "alpha": 1.0}},
     "lame": {"own": {}, "nearest": {"affinity": "knn", "neighbours": 3}},
 }
 
@@ -132,9 +172,10 @@ PACKAGE_OPTIONS = {
     "zero": {"augmentation": "augmix"},
     "vte": {"augmentation": "augmix"},
     "mta": {"augmentation": "augmix"},
+    "boostadapter": {"augmentation": "augmix"},
 }
 
-VIEWING = ("tpt", "tps", "zero", "vte", "mta")
+VIEWING = ("tpt", "tps", "zero", "vte", "mta", "dota", "boostadapter", "dpe")
 
 CASES = [
     pytest.param(name, variant, beta, protocol, id=f"{name}-{variant}-{'panda' if beta else 'plain'}-{protocol}")
@@ -230,6 +271,8 @@ def batches(name: str) -> tuple[Tensor, ...]:
     if name in VIEWING:
         return images[:12].split(6)
     three = (images[:16], images[16:32], images[24:40])
+    if name == "ecalp":
+        return three[:2]  # rounding decides which of two equal images is nearer
     return (*three, *(batch.flip(3) for batch in three)) if name == "eta" else three
 
 
@@ -344,6 +387,12 @@ CHANGED = {
     "mta": (False, False),
     "subtta": (True, True),
     "lame": (False, False),
+    "latte": (False, False),
+    "ecalp": (False, False),
+    "onzeta": (False, False),
+    "dota": (False, False),
+    "boostadapter": (True, True),
+    "dpe": (True, True),
 }
 
 
@@ -395,8 +444,15 @@ def test_the_options_take_every_branch(beta):
     assert max(facts("mint", "trusting", "moved")) > 0
     assert set(facts("vte", "a-quarter", "plain")) == {True, False}
     assert max(facts("mta", "own", "moved")) > 0.01
+    assert {"filled", "replaced", "nothing"} == set().union(*facts("boostadapter", "two-slots", "what"))
+    assert any(facts("ecalp", "forgetting", "forgotten")) and any(facts("ecalp", "own", "changed"))
+    assert any(facts("onzeta", "known-length", "learnt")) and any(facts("onzeta", "own", "balanced"))
+    assert any(facts("dota", "one-view", "changed"))
+    assert set(facts("dpe", "certain", "moves")) == {True, False}
     assert min(facts("subtta", "own", "present")) > 1
     assert max(facts("lame", "nearest", "changed")) > 0
+    lengths = torch.tensor(facts("latte", "two-slots", "lengths"))
+    assert (lengths > 1e-3).any() and ((lengths > 0) & (lengths <= 1e-3)).any()
 
 
 def test_the_prompt_built_by_hand_is_the_prompt():

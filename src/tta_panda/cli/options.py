@@ -117,7 +117,7 @@ class RunOptions:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Prompt templates: photo, mint (7) or openai (80).",
+            help="Prompt templates: photo, clipartt, mint (7) or openai (80).",
             show_default="the preset's, or photo",
             **MODEL,
         ),

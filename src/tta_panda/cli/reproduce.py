@@ -138,10 +138,10 @@ def _expand_methods(text: str) -> tuple[str, ...]:
 
 
 def _experiment_defaults(experiments: Sequence[Experiment], quick: bool) -> dict[str, Any]:
-    """Default options of an experiment that has its own data and model."""
+    """Default options of an experiment that has its own."""
     own = [each for each in experiments if each.defaults]
     if own and len(experiments) > 1:
-        raise InvalidInputError(f"{own[0].name} has its own data and model: reproduce it alone.")
+        raise InvalidInputError(f"{own[0].name} has its own settings: reproduce it alone.")
     defaults = own[0].defaults if own else {}
     return {name: value for name, value in defaults.items() if not (quick and name in ("limit", "seeds"))}
 
@@ -162,16 +162,16 @@ def _setups(
     from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
     from tta_panda.methods.presets import get_preset
 
-    chosen: list[Preset | None] = [None]
+    if presets is None and run.data is None:
+        presets = defaults.get("preset")
+    seeds = seeds or defaults.get("seeds")
     if presets is not None:
         names = list(BACKBONES if presets == "all" else dict.fromkeys(split_commas(presets)))
-        chosen = [get_preset(name) for name in names]
-    elif defaults:
-        seeds = seeds or defaults.get("seeds")
-        own = {name: value for name, value in defaults.items() if name != "seeds" and getattr(run, name) is None}
-        run = replace(run, **own)
+        chosen: list[Preset | None] = [get_preset(name) for name in names]
     else:
         chosen = [get_preset(run.data) if run.data in BACKBONES else None]
+        own = {name: defaults[name] for name in ("data", "model", "limit") if name in defaults}
+        run = replace(run, **{name: value for name, value in own.items() if getattr(run, name) is None})
     if len(chosen) > 1 and run.data:
         raise InvalidInputError(f"--preset selects {len(chosen)} benchmarks, each with its own data: omit --data.")
     seeds = tuple(dict.fromkeys(seeds or (QUICK_SEEDS if quick else PAPER_SEEDS)))

@@ -47,7 +47,7 @@ class Experiment:
     by_method: bool = False
     """Whether each of its rows belongs to one method, so that users can choose some of them."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Its own defaults of `data`, `model`, `limit` and `seeds`. If it has any, it runs only when it is named."""
+    """Its own defaults of `data`, `model`, `preset`, `limit` and `seeds`. If it has any, it runs only when named."""
 
     def needs(self, setup: Setup) -> str:
         """The data and machine that it requires, in a few words."""
@@ -56,7 +56,7 @@ class Experiment:
         parts = ["clean images"] * (CLEAN in names)
         if corrupted:
             parts.append(corrupted[0].replace("_", " ") if len(corrupted) == 1 else f"{len(corrupted)} corruptions")
-        own = [f"{self.defaults[name]}" for name in ("data", "model") if name in self.defaults]
+        own = [f"{self.defaults[name]}" for name in ("data", "model", "preset") if name in self.defaults]
         return ", ".join(own + parts + ["an idle machine"] * self.timed) or "nothing"
 
     def chosen_rows(self, setup: Setup) -> Mapping[str, Sequence[Series]]:

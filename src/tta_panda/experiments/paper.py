@@ -35,13 +35,13 @@ def printed_accuracy(benchmark: str | None, method: str, corruption: str = MEAN)
 @functools.cache
 def printed_seconds() -> dict[str, list[float]]:
     """Seconds without and with Panda and the overhead in percent, by method; ViT-B/32, CIFAR-10, V100."""
-    return {row.pop("method"): [float(value) for value in row.values()] for row in _read("paper_seconds.csv")}
+    return {row.pop("method"): [float(value) for value in row.values()] for row in read_csv("paper_seconds.csv")}
 
 
 @functools.cache
 def _accuracies() -> dict[tuple[str, str, str], Cell]:
     numbers = {}
-    for row in _read("paper_numbers.csv"):
+    for row in read_csv("paper_numbers.csv"):
         key = row.pop("benchmark"), row.pop("method")
         for corruption, cell in row.items():
             found = re.fullmatch(r"([\d.]+) \(([\d.]+)\)", cell)
@@ -50,6 +50,7 @@ def _accuracies() -> dict[tuple[str, str, str], Cell]:
     return numbers
 
 
-def _read(name: str) -> list[dict[str, str]]:
+def read_csv(name: str) -> list[dict[str, str]]:
+    """Read a table that is next to this module."""
     text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))

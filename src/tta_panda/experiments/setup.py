@@ -127,10 +127,13 @@ class Setup:
             return None
         if self.settings or self.stream != StreamConfig(model=self.stream.model, data=preset.data):
             return None
-        fingerprints = [
-            self._stream(corruption, self.seeds[0], self.stream.order).fingerprint for corruption in CORRUPTIONS
-        ]
-        return None if any(found and was_made(found) for found in fingerprints) else preset.name
+        return None if self.uses_made_data else preset.name
+
+    @property
+    def uses_made_data(self) -> bool:
+        """Whether any of the corruptions was made by this package, not by the authors of the data set."""
+        streams = (self._stream(corruption, self.seeds[0], self.stream.order) for corruption in CORRUPTIONS)
+        return any(stream.fingerprint and was_made(stream.fingerprint) for stream in streams)
 
     def has_paper_beta(self, series: Series) -> bool:
         """Whether the beta of a series with Panda was chosen as in the paper, by a search on test labels."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -10,6 +11,7 @@ from types import MappingProxyType
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.experiments.base import ExperimentResults, changes_table, experiment
 from tta_panda.experiments.paper import BACKBONES, MAIN_ROWS, MEAN, METHODS, printed_accuracy, printed_seconds
+from tta_panda.experiments.published import as_printed, subtta, watt
 from tta_panda.experiments.setup import AUTO, BEST_OF_GRID, SEVERITY, STREAMS, Series, Setup, short_name
 from tta_panda.methods import DEBIASES
 from tta_panda.methods import METHODS as ALL_METHODS
@@ -141,25 +143,14 @@ def _corruptions(results: ExperimentResults) -> Section:
     return Section(tables)
 
 
-@experiment(
-    "table-beyond",
-    "All methods with and without Panda",
-    "Accuracy, bias, calibration and cost of the paper's methods and of newer ones, and their change with Panda.",
-    lambda setup: setup.plain_and_panda(ALL_METHODS),
-    corruptions=Setup.sensitivity_corruptions,
-    by_method=True,
-)
-def _beyond(results: ExperimentResults) -> Section:
-    tables = [_accuracy_table(results), _quality_table(results), _cost_table(results)]
-    return Section(tables, [_accuracy_dots(tables[0])], results.quick_notes())
+def _cost_table(results: ExperimentResults, series_by_row: Mapping[str, Sequence[Series]]) -> Table:
+    """Table of the cost of plain methods and with Panda, the first two series of each row."""
 
-
-def _cost_table(results: ExperimentResults) -> Table:
     def seconds(series: Series) -> Cell:
         return results.measured(series, results.corruptions[0], lambda record, _: 100 * record.seconds / record.samples)
 
     rows = []
-    for name, (plain, panda, *_) in results.rows.items():
+    for name, (plain, panda, *_) in series_by_row.items():
         images = [results.encoded_per_image(series, "images", "images_with_gradient") for series in (plain, panda)]
         trained = results.encoded_per_image(plain, "images_with_gradient")
         rows.append(Row(name, [*images, trained, seconds(plain), seconds(panda)]))
@@ -282,11 +273,13 @@ _STREAMS_NOTE = (
 )
 
 
-def _ways_rows(setup: Setup, methods: Iterable[str], streams: Iterable[str]) -> dict[str, list[Series]]:
+def _ways_rows(
+    setup: Setup, methods: Iterable[str], streams: Iterable[str], ways: Sequence[str] = DEBIASES
+) -> dict[str, list[Series]]:
     """Series for each method and stream: the plain method, then each way to debias it."""
     return {
         f"{method}, {stream}": [
-            setup.series(name, **STREAMS[stream]) for name in (method, *(f"{method}+{way}" for way in DEBIASES))
+            setup.series(name, **STREAMS[stream]) for name in (method, *(f"{method}+{way}" for way in ways))
         ]
         for method in methods
         for stream in streams
@@ -337,6 +330,52 @@ def _streams(results: ExperimentResults) -> Section:
         for where, rows, name in ((results.where, results.mean_accuracies(), ""), (worst, tails, "tail"))
     ]
     return Section(tables, notes=[_STREAMS_NOTE, *results.sweep_notes()])
+
+
+# Beyond the paper: all methods
+
+_ALL_WAYS = ("panda", "panda+level")
+_ALL_STREAMS = ("shuffled", "correlated:0.1", "continual", "mixed")
+
+
+def _all_rows(setup: Setup) -> dict[str, list[Series]]:
+    return _ways_rows(setup, ALL_METHODS, _ALL_STREAMS[:2] if setup.quick else _ALL_STREAMS, _ALL_WAYS)
+
+
+@experiment(
+    "table-all",
+    "All methods",
+    "Accuracy, bias, calibration and cost of all methods on four kinds of streams, and their change with Panda.",
+    _all_rows,
+    corruptions=Setup.sensitivity_corruptions,
+    by_method=True,
+    defaults={"limit": 500, "seeds": (0, 1, 2)},
+)
+def _all(results: ExperimentResults) -> Section:
+    by_stream: dict[str, dict[str, Sequence[Series]]] = {}
+    for label, row in results.rows.items():
+        method, _, stream = label.partition(", ")
+        by_stream.setdefault(stream, {})[method] = row
+    tables = [_stream_table(results, stream, rows) for stream, rows in by_stream.items()]
+    costs = _cost_table(results, by_stream["shuffled"])
+    papers = [as_printed(publication) for publication in (subtta(), watt())]
+    return Section([*tables, costs, *papers], notes=[_STREAMS_NOTE, _ZERO_NOTE, *results.sweep_notes()])
+
+
+def _stream_table(results: ExperimentResults, stream: str, rows: Mapping[str, Sequence[Series]]) -> Table:
+    """Table of one kind of stream: accuracy and its changes, then bias and calibration error."""
+    ways = [f"+{way}" for way in _ALL_WAYS]
+    cells = {
+        metric: {name: [results.average(series, metric) for series in row] for name, row in rows.items()}
+        for metric in (ACCURACY, BIAS, CALIBRATION)
+    }
+    title = f"{stream}: accuracy (%), {BIAS.short} and {CALIBRATION.short}, {results.where}"
+    table = changes_table(title, "method", ways, cells[ACCURACY], name=re.sub(r"\W", "-", stream))
+    for metric in (BIAS, CALIBRATION):
+        for index, way in enumerate(["", *ways]):
+            column = Column.of(metric, f"{metric.short} {way}".rstrip())
+            table = table.with_column(column, [row[index] for row in cells[metric].values()])
+    return table
 
 
 # Beyond the paper: photographs

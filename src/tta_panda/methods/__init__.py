@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 _OF_THE_PAPER = ("CLIP", "Tent", "ETA", "SAR", "DeYO", "TPT", "DMN", "Zero", "TPS", "BAT")
 _SINCE = ("TDA", "OGA", "StatA", "Mint", "IM", "VTE", "MTA", "SubTTA", "LAME")
-_CLASSES = (*_OF_THE_PAPER, *_SINCE)
+_TRAINING_FREE = ("Latte", "ECALP", "OnZeta", "DOTA", "BoostAdapter", "DPE")
+_CLASSES = (*_OF_THE_PAPER, *_SINCE, *_TRAINING_FREE)
 
 METHODS: Registry[type[Method]] = Registry(
     "method",
@@ -60,7 +61,8 @@ def parse_method(name: str) -> MethodName:
     cleaned = name.strip().lower()
     parsed = MethodName.of(_ALIASES.get(cleaned, cleaned))
     if parsed.base not in METHODS or parsed.debias not in ("", *DEBIASES) or cleaned.endswith("+"):
-        raise UnknownNameError("method", name, [*list_methods(), *_ALIASES])
+        known = list_methods(f"{parsed.base}*" if parsed.base in METHODS else "*")
+        raise UnknownNameError("method", name, [*known, *_ALIASES])
     return parsed
 
 

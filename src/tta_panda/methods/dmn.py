@@ -8,15 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tta_panda.chunks import in_chunks
 from tta_panda.methods.base import FrozenMethod
 from tta_panda.methods.features import Encoded
-from tta_panda.methods.image_cache import CacheUpdate, Entries, empty_cache, update_cache
+from tta_panda.methods.image_cache import Entries, empty_cache, update_cache
 from tta_panda.methods.losses import entropy_of, top_class
 from tta_panda.options import Count, NonNegative
-
-FLOATS_PER_PASS = 2**22
-"""Size of the intermediate tensors when the memory is read, 16 MB: classes are split into chunks accordingly."""
 
 
 class DMN(FrozenMethod):
@@ -55,7 +51,8 @@ class DMN(FrozenMethod):
         seen = {"features": directions, "labels": top_class(by_text), "entropies": entropy_of(by_text)}
         # The text has a slot of its own, except in the authors' code.
         update = update_cache(self.memory, seen, self.slots + (not self.follows_reference))
-        cosines = self._read(directions, update)
+        attention = update.attention(directions, self.sharpness)
+        cosines = update.prototype_cosines(*attention, classes=by_text.shape[1])
         self.memory = update.apply()
         # Prototypes have the norms of the class embeddings.
         by_memory = cosines * query_norms * self._scales + self.classifier.bias
@@ -71,35 +68,3 @@ class DMN(FrozenMethod):
             return empty_cache(directions)
         labels = torch.arange(len(directions), device=directions.device)
         return {"features": directions, "labels": labels, "entropies": directions.new_full(labels.shape, -math.inf)}
-
-    def _read(self, queries: Tensor, update: CacheUpdate) -> Tensor:
-        """Return cosines (B, K) of unit queries (B, D) with the prototype of each class.
-
-        A prototype is a sum of entries, weighted by the attention of the query. Its product with the query is a
-        weighted sum of cosines, so only its norm needs the entries themselves.
-        """
-        labels, classes = update.entries["labels"], len(self.classifier.class_names)
-        cosines, weights = update.attention(queries, self.sharpness)  # (N, B)
-        products = weights.new_zeros(classes, len(queries)).index_add_(0, labels, cosines.mul_(weights))  # (K, B)
-        squares = torch.zeros_like(products)  # squared norms
-        order, counts = labels.argsort(stable=True), labels.bincount(minlength=classes)
-        starts = counts.cumsum(0) - counts  # where each class starts among the ordered entries
-        by_count = counts.argsort()  # classes with similar counts are read together, which needs little padding
-        single = int((counts <= 1).sum())
-        if single:  # the norm of a single entry is its weight; classes with more entries are overwritten below
-            squares.index_add_(0, labels, weights.square())
-
-        def squared_norms(chunk: slice) -> Tensor:
-            own = by_count[single:][chunk]
-            place = torch.arange(int(counts[own[-1]]), device=labels.device)  # (S,)
-            rows = order[(starts[own, None] + place).clamp_(max=len(order) - 1)].flatten()
-            slots = update.entries["features"].index_select(0, rows).view(len(own), len(place), -1)  # (k, S, D)
-            attention = weights.index_select(0, rows).view(len(own), len(place), -1)  # (k, S, B)
-            attention.masked_fill_((place >= counts[own, None])[..., None], 0.0)
-            return (slots @ slots.mT @ attention).mul_(attention).sum(dim=1)
-
-        if single < classes:
-            floats_per_class = max(len(queries), int(counts.max())) * queries.shape[1]
-            chunk_size = max(1, FLOATS_PER_PASS // floats_per_class)
-            squares[by_count[single:]] = in_chunks(squared_norms, classes - single, chunk_size)
-        return (products / squares.clamp_min_(torch.finfo(squares.dtype).tiny).sqrt_()).T

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from tta_panda.chunks import in_chunks
+
+FLOATS_PER_PASS = 2**22
+"""Size of the intermediate tensors when prototypes are read, 16 MB: classes are split into chunks accordingly."""
 
 Entries = dict[str, Tensor]
 """Cached images, one per row: their `features`, `labels` and `entropies`, and further tensors of a method."""
@@ -36,10 +42,43 @@ class CacheUpdate(NamedTuple):
             weights.index_copy_(0, self.evicted, before)
         return cosines, weights
 
-    def apply(self) -> Entries:
-        """Return the cache after the batch."""
+    def prototype_cosines(self, cosines: Tensor, weights: Tensor, classes: int, min_norm: float = 0.0) -> Tensor:
+        """Return cosines (B, K) of the queries with the prototype of each class, or zero where it is short.
+
+        A prototype is a sum of entries, weighted by the `attention` of the query. Its product with the query is a
+        weighted sum of cosines, so only its norm needs the entries themselves. Prototypes with a norm of at
+        most `min_norm` are short. `cosines` is overwritten.
+        """
+        features, labels = self.entries["features"], self.entries["labels"]
+        products = weights.new_zeros(classes, weights.shape[1]).index_add_(0, labels, cosines.mul_(weights))  # (K, B)
+        squares = torch.zeros_like(products)  # squared norms
+        order, counts = labels.argsort(stable=True), labels.bincount(minlength=classes)
+        starts = counts.cumsum(0) - counts  # where each class starts among the ordered entries
+        by_count = counts.argsort()  # classes with similar counts are read together, which needs little padding
+        single = int((counts <= 1).sum())
+        if single:  # the norm of a single entry is its weight; classes with more entries are overwritten below
+            squares.index_add_(0, labels, weights.square())
+
+        def squared_norms(chunk: slice) -> Tensor:
+            own = by_count[single:][chunk]
+            place = torch.arange(int(counts[own[-1]]), device=labels.device)  # (S,)
+            rows = order[(starts[own, None] + place).clamp_(max=len(order) - 1)].flatten()
+            slots = features.index_select(0, rows).view(len(own), len(place), -1)  # (k, S, D)
+            attention = weights.index_select(0, rows).view(len(own), len(place), -1)  # (k, S, B)
+            attention.masked_fill_((place >= counts[own, None])[..., None], 0.0)
+            return (slots @ slots.mT @ attention).mul_(attention).sum(dim=1)
+
+        if single < classes:
+            floats_per_class = max(weights.shape[1], int(counts.max())) * features.shape[1]
+            chunk_size = max(1, FLOATS_PER_PASS // floats_per_class)
+            squares[by_count[single:]] = in_chunks(squared_norms, classes - single, chunk_size)
+        return (products / squares.masked_fill_(squares <= min_norm**2, torch.inf).sqrt_()).T
+
+    def apply(self, until: float = math.inf) -> Entries:
+        """Return the cache after the batch, or after image number `until` of it."""
         kept = torch.ones(len(self.entries["labels"]), dtype=torch.bool, device=self.evicted.device)
-        kept[self.evicted] = False
+        kept[len(kept) - len(self.entered) :] = self.entered <= until
+        kept[self.evicted[self.evicted_by <= until]] = False
         return {name: rows[kept] for name, rows in self.entries.items()}
 
 
@@ -49,12 +88,14 @@ def empty_cache(features: Tensor) -> Entries:
     return {"features": features[:0], "labels": labels, "entropies": features.new_empty(0)}
 
 
-def update_cache(cache: Entries, batch: Entries, slots: int, eligible: Tensor | None = None) -> CacheUpdate:
+def update_cache(
+    cache: Entries, batch: Entries, slots: int, eligible: Tensor | None = None, *, oldest_first: bool = False
+) -> CacheUpdate:
     """Enter the images of a batch one by one, those that are `eligible` (B,) or all.
 
     An image takes one of the `slots` of its class if one is free. Otherwise it replaces the least certain entry, if
-    that is less certain than the image. Only labels and entropies decide, so afterwards all images of a batch can read
-    the cache in parallel, each in its state at that image's turn.
+    that is less certain than the image, or with `oldest_first` the oldest entry. Only labels and entropies decide, so
+    afterwards all images of a batch can read the cache in parallel, each in its state at that image's turn.
     """
     before = len(cache["labels"])
     entered: list[int] = []
@@ -68,8 +109,8 @@ def update_cache(cache: Entries, batch: Entries, slots: int, eligible: Tensor | 
     for image in range(len(labels)) if eligible is None else eligible.nonzero()[:, 0].tolist():
         own = by_class[labels[image]]
         if len(own) >= slots:
-            worst = max(own, key=entropies.__getitem__)
-            if not own_entropies[image] < entropies[worst]:
+            worst = own[0] if oldest_first else max(own, key=entropies.__getitem__)
+            if not (oldest_first or own_entropies[image] < entropies[worst]):
                 continue
             own.remove(worst)
             evicted[worst] = image

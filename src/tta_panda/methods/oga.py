@@ -64,9 +64,14 @@ class OGA(FrozenMethod):
             covariance = _covariance(entries - means[labels])
         else:
             covariance = torch.eye(entries.shape[1], dtype=entries.dtype, device=entries.device) / entries.shape[1]
-        whitened = _whitened(torch.cat([features, means]), covariance)
-        points, centres = whitened[: len(features)], whitened[len(features) :]
-        return points @ centres.T - centres.square().sum(dim=-1) / 2
+        return log_likelihoods(features, means, covariance)
+
+
+def log_likelihoods(features: Tensor, means: Tensor, covariance: Tensor) -> Tensor:
+    """Return log-likelihoods (B, K) of features (B, D) under Gaussians with one covariance, up to a constant."""
+    whitened = _whitened(torch.cat([features, means]), covariance)
+    points, centres = whitened[: len(features)], whitened[len(features) :]
+    return points @ centres.T - centres.square().sum(dim=-1) / 2
 
 
 def _covariance(residuals: Tensor) -> Tensor:

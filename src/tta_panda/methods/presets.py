@@ -16,7 +16,7 @@ from tta_panda.methods import MethodName
 
 _VIEWS = {"views": 64, "keep": 0.1, "augmentation": "augmix"}
 _FEW_VIEWS = {"views": 10, "keep": 0.3, "augmentation": "augmix"}  # minutes instead of hours on two cores
-_SELECT_VIEWS = ("tpt", "tps", "zero", "vte")
+_SELECT_VIEWS = ("tpt", "tps", "zero", "vte", "dota", "boostadapter", "dpe")
 _USE_ALL_VIEWS = ("mta",)
 
 _SHARED: dict[str, dict[str, Any]] = {
@@ -42,6 +42,9 @@ _PER_BENCHMARK: dict[str, dict[str, tuple[float, float, float]]] = {
     "mint": {"lr": (7e-3, 7e-3, 1.5e-2)},
     "im": {"lr": (2e-4, 1e-4, 1e-4)},  # those of Tent, as none are published
     "subtta": {"lr": (1e-3, 1e-3, 5e-4), "momentum": (0.1, 0.1, 0.5)},
+    "onzeta": {"length": (10_000, 10_000, 5000)},
+    "dota": {"growth": (0.02, 0.02, 0.005), "max_weight": (0.3, 0.3, 0.2)},
+    "latte": {"slots": (12, 8, 8), "alpha": (1.0, 0.7, 0.7)},  # none are published for ImageNet-C
 }
 """Values for CIFAR-10-C, CIFAR-100-C and ImageNet-C, by method and option; for Panda's ten methods from its paper."""
 
@@ -109,6 +112,7 @@ _add("cifar10-c", "ViT-B-32-quickgelu:openai", "mint")
 _add("cifar100-c", "ViT-B-16-quickgelu:openai", "mint")
 _add("imagenet-c", "ViT-L-14-quickgelu:openai", "mint")
 _add("imagenet-c", "ViT-B-16-quickgelu:openai", "openai")
+_add("cifar100-c", "ViT-B-32-quickgelu:openai", "clipartt")
 
 
 def list_presets(pattern: str = "*") -> list[str]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tta_panda.methods.base import FrozenMethod
 from tta_panda.methods.features import Encoded
-from tta_panda.methods.image_cache import Entries, empty_cache, update_cache
+from tta_panda.methods.image_cache import CacheUpdate, Entries, empty_cache, update_cache
 from tta_panda.methods.losses import entropy_of, top_class
 from tta_panda.options import Count, NonNegative
 
@@ -67,10 +67,23 @@ class TDA(FrozenMethod):
         shares = entropies / math.log2(logits.shape[1])
         is_uncertain = (self.min_entropy < shares) & (shares < self.max_entropy)
         positive = update_cache(self.positive, seen, self.slots)
-        negative = update_cache(self.negative, {**seen, "possible": possible}, self.negative_slots, is_uncertain)
-        _, weights_for = positive.attention(keys, self.sharpness)  # (N, B)
+        doubtful = {**seen, "possible": possible}
+        negative = update_cache(
+            self.negative, doubtful, self.negative_slots, is_uncertain, oldest_first=self._forgets_oldest
+        )
+        votes = self._votes(encoded, positive, keys)
         _, weights_against = negative.attention(keys, self.negative_sharpness)
         against = weights_against.T @ negative.entries["possible"].to(keys.dtype)  # (B, K)
-        labels = positive.entries["labels"]
         self.positive, self.negative = positive.apply(), negative.apply()
-        return (logits - self.negative_alpha * against).index_add(1, labels, weights_for.T, alpha=self.alpha)
+        return logits + self.alpha * votes - self.negative_alpha * against
+
+    @property
+    def _forgets_oldest(self) -> bool:
+        """Whether images in the negative cache are replaced by age, not by entropy."""
+        return False
+
+    def _votes(self, encoded: Encoded, positive: CacheUpdate, keys: Tensor) -> Tensor:
+        """Return the votes (B, K) of the positive cache for images with these keys (B, D)."""
+        _, weights = positive.attention(keys, self.sharpness)  # (N, B)
+        votes = keys.new_zeros(len(keys), len(self.classifier.class_names))
+        return votes.index_add_(1, positive.entries["labels"], weights.T)

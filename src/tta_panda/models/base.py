@@ -27,6 +27,9 @@ Template = str | Callable[[str], str]
 
 DEFAULT_TEMPLATE = "a photo of a {}."
 PHOTO = (DEFAULT_TEMPLATE,)
+CLIPARTT = ("a photo of a {}",)
+"""Without full stop, as in the code of CLIPArTT and WATT."""
+
 MINT = (
     "itap of a {}.",
     "a bad photo of the {}.",
@@ -40,7 +43,12 @@ MINT = (
 
 TEMPLATES: Registry[Sequence[Template]] = Registry(
     "set of templates",
-    {"photo": f"{__name__}:PHOTO", "mint": f"{__name__}:MINT", "openai": "open_clip:OPENAI_IMAGENET_TEMPLATES"},
+    {
+        "photo": f"{__name__}:PHOTO",
+        "clipartt": f"{__name__}:CLIPARTT",
+        "mint": f"{__name__}:MINT",
+        "openai": "open_clip:OPENAI_IMAGENET_TEMPLATES",
+    },
 )
 """Sets of templates by name. The embeddings of several templates are averaged."""
 
