@@ -171,7 +171,7 @@ def _severities_in(path: Path, rows: int, settings: dict[str, Any]) -> list[int]
 
 def _cifar_source(name: str) -> Cifar:
     found = {name: DATASETS.get(name) for name in DATASETS}
-    sources = {name: source for name, source in found.items() if isinstance(source, Cifar) and source.folder}
+    sources = {name: source for name, source in found.items() if isinstance(source, Cifar) and source.archives and source.folder}
     if name not in sources:
         raise UnknownNameError("data set to make", name, sources)
     return sources[name]

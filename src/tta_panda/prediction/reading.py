@@ -25,7 +25,7 @@ from tta_panda.data.source import published_classes
 from tta_panda.errors import BrokenImageError, InvalidInputError
 from tta_panda.escapes import path_text
 from tta_panda.files import expand
-from tta_panda.images import AS_SHOWN, Decoding, Framing, fit_picture, read_image
+from tta_panda.images import AS_SHOWN, Decoding, Framing, StoredImage, fit_picture, read_image
 from tta_panda.models.base import ImageModel
 from tta_panda.models.linear import LinearHeadModel
 from tta_panda.models.prepare import Picture as LoadedPicture
@@ -62,7 +62,8 @@ def decode(picture: Picture, framing: int | Framing, decoding: Decoding = AS_SHO
         return None, as_batch([picture], framing)[0]
     path = os.fspath(picture)
     try:
-        return path, torch.tensor(read_image(Path(path), framing, decoding)).permute(2, 0, 1)
+        source = picture if isinstance(picture, StoredImage) else Path(path)
+        return path, torch.tensor(read_image(source, framing, decoding)).permute(2, 0, 1)
     except BrokenImageError as error:
         return path, error
 
