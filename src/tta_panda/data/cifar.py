@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tta_panda.data import CLEAN
-from tta_panda.data.corruptions import BAR_CORRUPTIONS, CORRUPTIONS, EXTRA_CORRUPTIONS
+from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.dataset import ImageDataset
 from tta_panda.data.source import Archive, DataSource, Finding, Status, file_md5, published_classes
 from tta_panda.errors import DataError
@@ -150,11 +150,12 @@ class Cifar(DataSource):
         for folder in (root, root / self.folder):
             if (folder / LABELS).is_file():
                 return folder
-        made = (
-            f" To fetch it: tta-panda data download {self.name} -o {root}; to make it from clean images: tta-panda data "
-            f"make {self.name} --from CLEAN -o {root}"
-        )
-        made = made if self.archives else ""
+        made = ""
+        if self.archives:
+            made = (
+                f" To fetch it: tta-panda data download {self.name} -o {root}; to make it from clean images: tta-panda "
+                f"data make {self.name} --from CLEAN -o {root}"
+            )
         raise DataError(
             f"No {LABELS} in {root} or {root / self.folder}. Unpack {self.folder}.tar and pass the folder with its "
             f".npy files (or the folder above it) as --data-root PATH.{made}"
@@ -369,7 +370,10 @@ CIFAR10_C_BAR = replace(
     name="cifar10-c-bar",
     about="CIFAR-10-C-bar: ten other corruptions, <corruption>.npy, as the authors' script makes them.",
     layout="CIFAR-10-C-Bar/<corruption>.npy",
-    domains=(CLEAN, *BAR_CORRUPTIONS),
+    domains=(
+        CLEAN, "blue_noise_sample", "brownish_noise", "checkerboard_cutout", "circular_motion_blur",
+        "inverse_sparkles", "lines", "pinch_and_twirl", "ripple", "sparkles", "transverse_chromatic_abberation",
+    ),
     archives=(),
     folder="CIFAR-10-C-Bar",
-)
+)  # fmt: skip

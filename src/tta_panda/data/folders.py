@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from tta_panda.data import CLEAN
-from tta_panda.data.corruptions import ALL_CORRUPTIONS, ALL_GROUPS, BAR_CORRUPTIONS, CORRUPTIONS, EXTRA_CORRUPTIONS
+from tta_panda.data.corruptions import ALL_CORRUPTIONS, ALL_GROUPS, CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.dataset import ImageFiles
 from tta_panda.data.listing import SUFFIXES, Found, find_images, read_lines
 from tta_panda.data.source import Archive, Finding, ImageSource, Status, parse_classes, published_classes
@@ -165,7 +165,9 @@ class ImageFolders(ImageSource):
             return
         own = self.expand(["all"], root)
         for folder in (root / self.folder, root):
-            there = {name: places[0] for name in (*own, *EXTRA_CORRUPTIONS) if (places := corruption_folders(folder, name))}
+            there = {
+                name: places[0] for name in (*own, *EXTRA_CORRUPTIONS) if (places := corruption_folders(folder, name))
+            }
             if any(name in there for name in own):
                 for name in dict.fromkeys((*own, *there)):
                     yield self.check_path(there.get(name, folder / name), self._check_severities)
@@ -349,7 +351,10 @@ IMAGENET_C = ImageFolders(
 )
 IMAGENET_C_BAR = _corrupted(
     "imagenet-c-bar", "ImageNet-C-bar: ten other corruptions, <corruption>/<severity>/<wnid>/*.JPEG.", "ImageNet-C-bar",
-    BAR_CORRUPTIONS,
+    (
+        "blue_noise_sample", "brownish_noise", "caustic_refraction", "checkerboard_cutout", "cocentric_sine_waves",
+        "inverse_sparkles", "perlin_noise", "plasma_noise", "single_frequency_greyscale", "sparkles",
+    ),
 )  # fmt: skip
 IMAGENET_3DCC = _corrupted(
     "imagenet-3dcc", "ImageNet-3DCC: twelve 3D common corruptions, <corruption>/<severity>/<wnid>/*.", "ImageNet-3DCC",
@@ -379,4 +384,6 @@ DOMAINNET = _domain_tree(
     "domainnet", "DomainNet: 345 classes.", "domain_net",
     ("clipart", "infograph", "painting", "quickdraw", "real", "sketch"), 345,
 )  # fmt: skip
-VISDA = _domain_tree("visda", "VisDA-C: 12 classes, rendered (train) and photographed.", "VisDA-C", ("train", "validation"), 12)
+VISDA = _domain_tree(
+    "visda", "VisDA-C: 12 classes, rendered (train) and photographed.", "VisDA-C", ("train", "validation"), 12
+)

@@ -151,8 +151,8 @@ def read_labelled(path: Path) -> tuple[list[Row], Names]:
         names = {label: Path(image).parent.name for image, label in rows}
         if any(names[label] != Path(image).parent.name for image, label in rows) or len({*names.values()}) < len(names):
             raise DataError(
-                f"The classes of {path} have no names: images of a label are in several folders, or a folder has images "
-                f"of several labels. Name them in {file}, one per line."
+                f"The classes of {path} have no names: images of a label are in several folders, or a folder has "
+                f"images of several labels. Name them in {file}, one per line."
             )
     if beyond := sorted({label for _, label in rows if label not in names}):
         raise DataError(f"{path} has the label {beyond[-1]}, but {file} names only {len(names)} classes.")

@@ -28,7 +28,7 @@ from PIL import Image, ImageDraw, ImageFont
 from tta_panda import __version__
 from tta_panda.data import CLEAN, DATASETS
 from tta_panda.data.cifar import LABELS, SEVERITIES, Cifar, note_path, open_array, read_note
-from tta_panda.data.corruptions import corrupt_batch, corrupt_image, expand_corruptions, image_rng
+from tta_panda.data.corruptions import CORRUPTIONS, corrupt_batch, corrupt_image, expand_corruptions, image_rng
 from tta_panda.data.corruptions.frost import FrostTextures, load_frost_textures
 from tta_panda.data.corruptions.severity import PARAMETER_SETS
 from tta_panda.data.folders import CLASS_LIST
@@ -171,7 +171,11 @@ def _severities_in(path: Path, rows: int, settings: dict[str, Any]) -> list[int]
 
 def _cifar_source(name: str) -> Cifar:
     found = {name: DATASETS.get(name) for name in DATASETS}
-    sources = {name: source for name, source in found.items() if isinstance(source, Cifar) and source.archives and source.folder}
+    sources = {
+        name: source
+        for name, source in found.items()
+        if isinstance(source, Cifar) and source.archives and source.folder
+    }
     if name not in sources:
         raise UnknownNameError("data set to make", name, sources)
     return sources[name]

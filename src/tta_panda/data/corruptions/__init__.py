@@ -35,11 +35,6 @@ CORRUPTIONS: tuple[str, ...] = tuple(name for group in GROUPS.values() for name 
 EXTRA_CORRUPTIONS: tuple[str, ...] = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 ALL_GROUPS = {**GROUPS, "extra": EXTRA_CORRUPTIONS}
 ALL_CORRUPTIONS: tuple[str, ...] = CORRUPTIONS + EXTRA_CORRUPTIONS
-BAR_CORRUPTIONS = (
-    "blue_noise_sample", "brownish_noise", "caustic_refraction", "checkerboard_cutout", "cocentric_sine_waves",
-    "inverse_sparkles", "perlin_noise", "plasma_noise", "single_frequency_greyscale", "sparkles",
-)  # fmt: skip
-"""Names of the corruptions in ImageNet-C-bar and CIFAR-10-C-bar."""
 
 Images = NDArray[np.uint8]
 Kind = TypeVar("Kind")
