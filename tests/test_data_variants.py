@@ -112,7 +112,7 @@ def test_splits_of_coop_are_loaded_checked_and_run(tmp_path: Path) -> None:
     row = json.loads(result.stdout)["rows"][0]
     assert row["samples"] == 3 and len(row["fingerprint"]) == 12
     (tmp_path / "images" / "pug_1.png").unlink()
-    with pytest.raises(DataError, match=r"1 of the 3 test images of split_zhou_OxfordPets\.json are not in"):
+    with pytest.raises(DataError, match=r"1 of the 3 images of split_zhou_OxfordPets\.json are not in"):
         load_data("coop", root=tmp_path)
     assert check_data(tmp_path)[0].status == "partial"
 
@@ -127,7 +127,7 @@ def test_splits_of_coop_are_loaded_checked_and_run(tmp_path: Path) -> None:
         ('{"test": [["a.png", 1, "cat"]]}', "labels are missing"),
         ('{"test": [["a.png", 0.5, "cat"]]}', "found the row"),
         ('{"test": [["a.png", 1e400, "cat"]]}', "found the row"),
-        (json.dumps({"test": [["a" * 300, 0, "cat"]]}), "1 of the 1 test images"),
+        (json.dumps({"test": [["a" * 300, 0, "cat"]]}), "1 of the 1 images"),
         ('{"test": [["../a.png", 0, "cat"]]}', "leads out of the folder"),
         ('{"test": [["/a.png", 0, "cat"]]}', "leads out of the folder"),
     ],

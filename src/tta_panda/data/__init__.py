@@ -69,6 +69,17 @@ def find_source(name: str) -> DataSource:
     return DATASETS.get(name.partition(":")[0])
 
 
+def split_place(name: str) -> tuple[str, Path | None]:
+    """Split a name into the one for records and the place of the data, if it contains one."""
+    from tta_panda.files import expand
+
+    entry, _, place = name.partition(":")
+    if not place or entry not in ("wds", "hf"):
+        return entry, expand(place) if place else None
+    is_local = entry == "wds" or expand(place).exists()
+    return f"{entry}:{expand(place).name if is_local else place}", expand(place)
+
+
 def load_data(
     name: str,
     corruption: str = "clean",
@@ -97,7 +108,7 @@ def load_data(
     from tta_panda.data.listing import read_image_list
     from tta_panda.files import expand
 
-    root = root if root is not None else name.partition(":")[2] or None
+    root = root if root is not None else split_place(name)[1]
     dataset = find_source(name).load(None if root is None else expand(root), corruption, severity)
     if image_list is not None:
         if not isinstance(dataset, ImageFiles):

@@ -171,11 +171,8 @@ def _severities_in(path: Path, rows: int, settings: dict[str, Any]) -> list[int]
 
 def _cifar_source(name: str) -> Cifar:
     found = {name: DATASETS.get(name) for name in DATASETS}
-    sources = {
-        name: source
-        for name, source in found.items()
-        if isinstance(source, Cifar) and source.archives and source.folder
-    }
+    cifar = {name: source for name, source in found.items() if isinstance(source, Cifar)}
+    sources = {name: source for name, source in cifar.items() if CORRUPTIONS[0] in source.domains}
     if name not in sources:
         raise UnknownNameError("data set to make", name, sources)
     return sources[name]
