@@ -15,7 +15,7 @@ from data_files import random_images, write_image
 from PIL import Image
 from typer.testing import CliRunner
 
-from tta_panda import load_data
+from tta_panda import load_data, predict
 from tta_panda.cli import app
 from tta_panda.data import DATASETS, check_data
 from tta_panda.data.dataset import ImageFiles
@@ -308,6 +308,24 @@ def test_shards_without_images_are_explained(tmp_path: Path) -> None:
         load_data(f"wds:{tmp_path}")
     with pytest.raises(DataError, match="There is no folder"):
         load_data(f"wds:{tmp_path}/absent")
+
+
+def test_shards_are_predicted(tmp_path: Path) -> None:
+    root = write_shards(tmp_path / "shards")
+    command = ["predict", f"wds:{root}/{{000..001}}.tar", "--model", "mini", "--batch-size", "3"]
+    whole = [*command, "-o", str(tmp_path / "whole.csv")]
+    result = CliRunner().invoke(app, [*whole, "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["pictures"] == 8
+    rows = (tmp_path / "whole.csv").read_text().splitlines()
+    assert f"{root}/000.tar/00001.png" in rows[2] and ",dog," in rows[2] and len(rows) == 9
+    predictions = predict(f"wds:{root}", model="mini", progress=False)
+    assert len(predictions) == 12 and predictions[4].label == "cat"
+    for shard in root.glob("*.tar"):
+        write_shard(shard, {f"{shard.stem}{number}": {"png": encoded(number)} for number in range(2)})
+    with pytest.raises(DataError, match="6 of the 6 images have no label"):
+        predict(f"wds:{root}", model="mini", progress=False)
+    assert len(predict(f"wds:{root}", ["star", "heart"], model="mini", progress=False)) == 6
 
 
 # Hugging Face

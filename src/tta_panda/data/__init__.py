@@ -69,12 +69,17 @@ def find_source(name: str) -> DataSource:
     return DATASETS.get(name.partition(":")[0])
 
 
+def is_stored(place: str | Path) -> bool:
+    """Whether a place is that of shards, or of a data set of Hugging Face."""
+    return str(place).startswith(("wds:", "hf:"))
+
+
 def split_place(name: str) -> tuple[str, Path | None]:
     """Split a name into the one for records and the place of the data, if it contains one."""
     from tta_panda.files import expand
 
     entry, _, place = name.partition(":")
-    if not place or entry not in ("wds", "hf"):
+    if not place or not is_stored(name):
         return entry, expand(place) if place else None
     is_local = entry == "wds" or expand(place).exists()
     return f"{entry}:{expand(place).name if is_local else place}", expand(place)

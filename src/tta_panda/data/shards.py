@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -73,6 +73,9 @@ class Shards(ImageSource):
                 f"{shards[0].with_name(CLASS_LIST)}, in the order of the labels."
             )
         return ImageFiles(tuple(images), np.array(labels, dtype=np.int64), names, self.decoding)
+
+    def images(self, root: Path | None) -> Sequence[Member]:
+        return read_shards(self._shards(self.required_root(root), CLEAN))[0]
 
     def class_names(self, folder: Path) -> tuple[str, ...] | None:
         """Class names in label order, if they are known."""

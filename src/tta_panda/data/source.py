@@ -15,7 +15,7 @@ from tta_panda.data import AVAILABLE, CLEAN, DATASETS
 from tta_panda.data.corruptions import ALL_CORRUPTIONS, CORRUPTIONS
 from tta_panda.errors import DataError, UnknownNameError
 from tta_panda.files import expand, open_regular
-from tta_panda.images import AS_SHOWN, Decoding
+from tta_panda.images import AS_SHOWN, Decoding, StoredImage
 
 if TYPE_CHECKING:
     from tta_panda.data.dataset import Dataset, ImageFiles
@@ -145,6 +145,10 @@ class ImageSource(DataSource):
 
     @abstractmethod
     def load(self, root: Path | None, corruption: str, severity: int) -> ImageFiles: ...
+
+    def images(self, root: Path | None) -> Sequence[Path | StoredImage]:
+        """Find the images without requiring labels."""
+        return self.load(root, CLEAN, 0).paths
 
     def domain(self, root: Path, corruption: str, severity: int) -> Path:
         """Return the folder that the paths of a domain's images are relative to in its fingerprint."""
