@@ -94,10 +94,8 @@ def _make_leaderboard(root: Path, page: Path, as_json: bool) -> None:
             report=str(page),
         )
     else:
-        people = len({each.person for each in submissions})
-        typer.echo(
-            f"Leaderboard: {page} ({len(submissions)} files of {people} {'person' if people == 1 else 'people'})"
-        )
+        people = ", ".join(dict.fromkeys(each.person for each in submissions))
+        typer.echo(f"Leaderboard: {page} ({len(submissions)} files of {printable(people)})")
     raise typer.Exit(int(bool(problems)))
 
 
