@@ -43,6 +43,7 @@ PrecisionOption = Annotated[
 BackendOption = Annotated[
     str, typer.Option("--backend", metavar="NAME", help="torch, or openvino (frozen methods on a CPU).", **MODEL)
 ]
+DeviceOption = Annotated[str, typer.Option(metavar="NAME", help="Device: auto, cpu, cuda or mps.", **DISTRIBUTION)]
 IgnoreOrientationOption = Annotated[
     bool, typer.Option("--ignore-orientation", help="Ignore the EXIF orientation of image files.", **INPUT)
 ]
@@ -195,9 +196,7 @@ class RunOptions:
 class ExecutionOptions:
     """Options of where to run, and with how many workers."""
 
-    device: Annotated[str, typer.Option(metavar="NAME", help="Device: auto, cpu, cuda or mps.", **DISTRIBUTION)] = (
-        "auto"
-    )
+    device: DeviceOption = "auto"
     workers: Annotated[
         int | None,
         typer.Option(
