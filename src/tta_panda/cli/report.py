@@ -48,8 +48,7 @@ def report(
 
     \b
     Examples:
-      tta-panda report runs
-      tta-panda report runs --csv records.csv --export exchange
+      tta-panda report runs --csv records.csv
       tta-panda report people --leaderboard
     """
     if leaderboard:
