@@ -12,6 +12,7 @@ import sys
 import cv2
 import numpy as np
 import pytest
+import requests
 import torch
 from data_files import write_image
 from documents import ROOT
@@ -344,8 +345,8 @@ def test_other_machines_need_the_token_and_a_name_of_this_one():
     names = server.host_names("0.0.0.0")
     host = f"{socket.gethostname()}:7860"
     for asked in (host, "10.1.2.3:7860", "[fe80::1]:7860"):
-        assert answer(names, "secret", host=asked)[0] == 403
-        assert answer(names, "secret", "token=other", host=asked)[0] == 403
+        assert answer(names, "secret", host=asked)[0] == 401
+        assert answer(names, "secret", "token=other", host=asked)[0] == 401
         status, cookie = answer(names, "secret", "token=secret", host=asked, origin=f"http://{asked}")
         assert status == 200 and b"HttpOnly; SameSite=Strict" in cookie
         assert answer(names, "secret", host=asked, cookie="token=secret") == (200, b"")
@@ -422,3 +423,16 @@ def test_frames_of_a_video_and_a_camera_are_predicted(video):
         list(videos._predict_video(None, "cat, dog", "mini", "clip", "none", 1))
     with pytest.raises(gr.Error, match="two or more names"):
         list(videos._predict_video(str(video), "cat", "mini", "clip", "none", 1))
+
+
+def test_all_interfaces_are_served_to_those_with_the_token():
+    page, address = server.serve(["mini"], "0.0.0.0", None, open_browser=False)
+    try:
+        bare, _, query = address.replace("0.0.0.0", "127.0.0.1").partition("?")
+        with requests.Session() as visitor:
+            assert visitor.get(bare).status_code == 401
+            assert visitor.get(f"{bare}?{query}", headers={"Host": "example.com"}).status_code == 403
+            assert visitor.get(f"{bare}?{query}").status_code == 200
+            assert visitor.get(bare).status_code == 200  # with the cookie
+    finally:
+        page.close()
