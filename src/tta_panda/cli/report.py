@@ -99,7 +99,7 @@ def _make_leaderboard(root: Path, page: Path, as_json: bool) -> None:
 
 
 def print_comparisons(comparisons: Sequence[Comparison]) -> None:
-    from tta_panda.reporting.comparison import findings, verdicts
+    from tta_panda.reporting.comparison import findings
     from tta_panda.reporting.terminal import print_tables
 
     for comparison in comparisons:
@@ -107,8 +107,7 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
         many = len({method.parsed.base for method in comparison.methods}) > MAX_METHODS_IN_FULL
         in_short = many and "summary" in tables
         shown = [tables[name] for name in (("summary", "passes") if in_short else ("accuracy", "bias"))]
-        notes = [*([] if in_short else verdicts(comparison)), *findings(comparison)]
-        print_tables(make_console(), comparison.title, shown, notes)
+        print_tables(make_console(), comparison.title, shown, findings(comparison))
 
 
 def write_report(records: Sequence[RunRecord], comparisons: Sequence[Comparison], page: Path) -> Path:
