@@ -224,9 +224,8 @@ def _check_outputs(outputs: Sequence[Path], images: Sequence[Picture]) -> None:
             f"Two outputs would be written to the same file: {', '.join(map(str, outputs))}. Give --output, --html and "
             "--state names of their own."
         )
-    if overwritten := {os.path.realpath(path) for path in outputs} & {
-        os.path.realpath(cast(str, image)) for image in images
-    }:
+    written = {os.path.realpath(path) for path in outputs}
+    if overwritten := written & {os.path.realpath(cast(str, image)) for image in images}:
         raise InvalidInputError(
             f"{min(overwritten)} is one of the images; give --output, --html and --state names of their own."
         )
