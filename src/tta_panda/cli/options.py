@@ -127,7 +127,7 @@ class RunOptions:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Prompt templates: photo, clipartt, mint (7) or openai (80).",
+            help="Prompt templates: photo, clipartt, mint (7) or openai (80), or a file of prompts.",
             show_default="the preset's, or photo",
             **MODEL,
         ),
@@ -194,7 +194,7 @@ class RunOptions:
         )
         return (
             config,
-            Sources(model, root or self.data_root, self.image_list, self.skip_broken),
+            Sources(model, root or self.data_root, self.image_list, self.skip_broken, self.templates),
             preset or model_preset(model),
         )
 

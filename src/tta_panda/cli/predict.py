@@ -83,7 +83,9 @@ def predict(
     ] = DEFAULT_FOR_PICTURES,
     template: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="Prompt template with {} for the class; repeatable.", **MODEL),
+        typer.Option(
+            metavar="TEXT", help="Prompt template with {} for the class, repeatable, or a file of prompts.", **MODEL
+        ),
     ] = None,
     precision: PrecisionOption = "fp32",
     backend: BackendOption = "torch",

@@ -21,11 +21,11 @@ from tta_panda.evaluation.record import SCHEMA, FailedRun, RunRecord, describe_e
 from tta_panda.executors import Report
 from tta_panda.methods.base import Method
 from tta_panda.methods.factory import build_method
-from tta_panda.methods.feature_cache import FeatureCache
 from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
 from tta_panda.models.base import framing_of
 from tta_panda.models.checkpoints import weights_hash
 from tta_panda.models.devices import Backend, Precision, resolve_device
+from tta_panda.models.feature_cache import FeatureCache
 
 _UNRELATED_TO_IMAGES = ("model", "weights", "precision", "backend", "templates", "order", "seed", "batch_size")
 """Fields of a stream that do not affect which images it contains. Omitting one here only costs time."""
@@ -119,8 +119,9 @@ class Evaluator:
         first = next(iter(self._last_data.values()))
         key = stream.precision, stream.backend, first.class_names, stream.templates
         if key not in self._classifiers:
-            model, _, _ = self._model(stream)
-            self._classifiers[key] = make_classifier(model, first.class_names, stream.templates)
+            model, _, cache = self._model(stream)
+            templates = self.sources.templates or stream.templates
+            self._classifiers[key] = make_classifier(model, first.class_names, templates, cache)
         return domains if stream.parsed_order.joins_domains else first, self._classifiers[key]
 
     def _load_data(self, stream: StreamConfig) -> Dataset:

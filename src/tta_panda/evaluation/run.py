@@ -17,7 +17,7 @@ from tta_panda.executors import Executor, Report
 from tta_panda.methods import METHODS, register_targets, registered_targets
 from tta_panda.methods.factory import expected_passes
 from tta_panda.methods.trained import TrainedMethod
-from tta_panda.models import TEMPLATES
+from tta_panda.models.prompts import count_prompts
 
 
 @dataclass
@@ -129,7 +129,7 @@ def count_encoded(task: Sequence[RunConfig], sources: Sources) -> tuple[int, int
             dict(config.method.options),
             stream.batch_size,
             classes,
-            len(TEMPLATES.get(stream.templates)),
+            count_prompts(sources.templates or stream.templates),
         )
         images = max(images, passes.images + GRADIENT * passes.images_with_gradient)
         texts += passes.texts + GRADIENT * passes.texts_with_gradient
