@@ -12,6 +12,7 @@ import sys
 import cv2
 import numpy as np
 import pytest
+import requests
 import torch
 from data_files import write_image
 from documents import ROOT
@@ -33,7 +34,7 @@ from tta_panda.app.records import as_grid, difference, read_folder, records_of, 
 from tta_panda.app.stream import PANDA, PLAIN, Player, Setting, render_charts, render_classes
 from tta_panda.app.video import frames, predict_frame
 from tta_panda.cli.explore import explore
-from tta_panda.data.corruptions import corrupt_batch
+from tta_panda.data.corruptions import corrupt
 from tta_panda.errors import DataError, InvalidInputError, MissingExtraError, StoreError
 from tta_panda.evaluation.store import RunStore
 
@@ -119,7 +120,7 @@ def test_pictures_of_a_folder_are_labelled_corrupted_and_broken_ones_named(folde
     assert sorted(clean.labels.tolist()) == [0, 0, 0, 1, 1, 1]
     assert clean.images.shape == (6, 32, 32, 3)
     assert len(clean.skipped) == 1 and clean.skipped[0].startswith("broken.png: not a picture")
-    np.testing.assert_array_equal(foggy.images, corrupt_batch(clean.images, "fog", 3, seed=0))
+    np.testing.assert_array_equal(foggy.images, corrupt(clean.images, "fog", 3, seed=0))
 
 
 def test_uploads_have_no_labels(folder, mini, mini_classifier):
@@ -344,8 +345,8 @@ def test_other_machines_need_the_token_and_a_name_of_this_one():
     names = server.host_names("0.0.0.0")
     host = f"{socket.gethostname()}:7860"
     for asked in (host, "10.1.2.3:7860", "[fe80::1]:7860"):
-        assert answer(names, "secret", host=asked)[0] == 403
-        assert answer(names, "secret", "token=other", host=asked)[0] == 403
+        assert answer(names, "secret", host=asked)[0] == 401
+        assert answer(names, "secret", "token=other", host=asked)[0] == 401
         status, cookie = answer(names, "secret", "token=secret", host=asked, origin=f"http://{asked}")
         assert status == 200 and b"HttpOnly; SameSite=Strict" in cookie
         assert answer(names, "secret", host=asked, cookie="token=secret") == (200, b"")
@@ -422,3 +423,16 @@ def test_frames_of_a_video_and_a_camera_are_predicted(video):
         list(videos._predict_video(None, "cat, dog", "mini", "clip", "none", 1))
     with pytest.raises(gr.Error, match="two or more names"):
         list(videos._predict_video(str(video), "cat", "mini", "clip", "none", 1))
+
+
+def test_all_interfaces_are_served_to_those_with_the_token():
+    page, address = server.serve(["mini"], "0.0.0.0", None, open_browser=False)
+    try:
+        bare, _, query = address.replace("0.0.0.0", "127.0.0.1").partition("?")
+        with requests.Session() as visitor:
+            assert visitor.get(bare).status_code == 401
+            assert visitor.get(f"{bare}?{query}", headers={"Host": "example.com"}).status_code == 403
+            assert visitor.get(f"{bare}?{query}").status_code == 200
+            assert visitor.get(bare).status_code == 200  # with the cookie
+    finally:
+        page.close()

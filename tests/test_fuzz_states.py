@@ -1,7 +1,8 @@
-"""Forged states: whatever they hold, they are loaded or refused with an error of this package."""
+"""Forged states, records and notes: whatever they hold, they are loaded or refused with an error of this package."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Iterator
@@ -12,12 +13,20 @@ import pytest
 import safetensors.torch
 import torch
 from conftest import TINY_OPTIONS, make_tiny
+from data_files import write_clean_cifar
+from records import make_record
 from torch import Tensor
 
 from tta_panda import ZeroShotClassifier
+from tta_panda.data import check_data, load_data
+from tta_panda.data.cifar import CIFAR10_C
+from tta_panda.data.make import make_corrupted
 from tta_panda.errors import InvalidInputError, TtaPandaError
+from tta_panda.evaluation.store import RunStore
 from tta_panda.methods import create_method
 from tta_panda.methods.state import _FORMAT, _digest, load_method
+from tta_panda.reporting.comparison import compare
+from tta_panda.reporting.exports import to_csv
 
 WRONG: tuple[Any, ...] = (
     None, True, 10**30, -1, 1e400, float("nan"), "text", [], {"dict": []}, {"tensor": "absent"},
@@ -86,3 +95,38 @@ def test_seeds_that_generators_do_not_take_are_refused(seed: Any) -> None:
     classifier = ZeroShotClassifier(make_tiny(), ["heart", "star"])
     with pytest.raises(InvalidInputError, match="seed must be"):
         create_method("clip", classifier, seed=seed)
+
+
+def test_forged_records_raise_errors_of_this_package_only(tmp_path: Path) -> None:
+    (tmp_path / "forged").mkdir()
+    record = make_record("tent+panda", order="mixed", corruption="fog,snow")
+    file = tmp_path / "forged" / f"{record.config.key}.json"
+    accepted = 0
+    for content in forgeries(json.loads(record.model_dump_json()), 300):
+        file.write_text(json.dumps(content))
+        try:
+            records = RunStore(file.parent).records()
+            for comparison in compare(records):
+                for table in comparison.tables():
+                    to_csv(table)
+            [each.rows() for each in records]
+        except TtaPandaError:
+            continue
+        accepted += len(records)
+    assert accepted < 150
+
+
+def test_forged_notes_raise_errors_of_this_package_only(tmp_path: Path) -> None:
+    write_clean_cifar(tmp_path / "clean", count=10)
+    make_corrupted("cifar10-c", tmp_path / "clean", tmp_path, ["contrast"], [5])
+    note = tmp_path / "CIFAR-10-C" / "contrast.json"
+    for content in forgeries(json.loads(note.read_text()), 150):
+        note.write_text(json.dumps(content))
+        for use in (
+            lambda: list(check_data(tmp_path)),
+            lambda: load_data("cifar10-c", "contrast", 5, root=tmp_path),
+            lambda: CIFAR10_C.fingerprint(tmp_path, "contrast", 5),
+            lambda: make_corrupted("cifar10-c", tmp_path / "clean", tmp_path, ["contrast"], [5]),
+        ):
+            with contextlib.suppress(TtaPandaError):
+                use()

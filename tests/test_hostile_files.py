@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from records import make_record
+from typer.testing import CliRunner
 
+from tta_panda import ZeroShotClassifier
+from tta_panda.cli import app
+from tta_panda.data import load_data
 from tta_panda.data.cifar import CIFAR10, read_note
 from tta_panda.data.dataset import cached_text
-from tta_panda.data.listing import read_lines
+from tta_panda.data.listing import read_image_list, read_lines
 from tta_panda.data.source import file_md5
 from tta_panda.errors import TtaPandaError
+from tta_panda.evaluation.record import FailedRun
 from tta_panda.evaluation.store import RunStore
 from tta_panda.files import open_regular
 from tta_panda.images import read_image
 from tta_panda.methods.feature_cache import FeatureCache, Pass
-from tta_panda.methods.state import read_state
+from tta_panda.methods.state import _FORMAT, _digest, load_method, read_state
 from tta_panda.models import load_model
 from tta_panda.models.checkpoints import read_state_dict
 from tta_panda.models.openclip import OpenClipModel
@@ -103,3 +112,92 @@ def test_pipes_in_caches_are_as_good_as_nothing(
 def test_devices_are_refused() -> None:
     with pytest.raises(OSError, match="not a regular file"):
         open_regular(Path("/dev/zero"))
+
+
+# --- names of code and of places elsewhere ----------------------------------------------------------------------------
+
+OPENED: list[str] = []
+"""Every path that this process opens."""
+
+sys.addaudithook(lambda event, args: OPENED.append(str(args[0])) if event == "open" else None)
+
+
+def _load_state(path: Path) -> object:
+    header = {"format": _FORMAT, "content": path.read_text(), "digest": _digest(path.read_text(), {})}
+    safetensors.torch.save_file({}, path.with_suffix(".state"), header)
+    return load_method(path.with_suffix(".state"), ZeroShotClassifier(load_model("mini"), ["heart", "star"]))
+
+
+def _saved_state() -> str:
+    content = {"name": "tent", "options": {"norm_statistics": "batch"}, "debias": ["Panda", {"sampler": "pool"}]}
+    return json.dumps({**content, "seed": 0, "state": {"made_by": {"method": "Tent"}}, "facts": {"settings": "none"}})
+
+
+def _bench(path: Path) -> object:
+    return CliRunner().invoke(app, ["bench", "--dry-run", "-o", str(path.with_name("runs")), "--config", str(path)])
+
+
+NAMING: dict[str, tuple[str, str, Callable[[Path], object]]] = {
+    "record": (READERS["record"][0], RECORD.model_dump_json(), READERS["record"][1]),
+    "folder of records": (
+        f"{RECORD.config.key}.json",
+        RECORD.model_dump_json(),
+        lambda path: CliRunner().invoke(app, ["report", str(path.parent), "-o", str(path.with_name("page.html"))]),
+    ),
+    "divergence": (
+        f"{RECORD.config.key}.diverged",
+        FailedRun.of(RECORD.config, "diverged", ValueError("NaN")).model_dump_json(),
+        READERS["divergence"][1],
+    ),
+    "state": ("state.json", _saved_state(), _load_state),
+    "configuration": (
+        "run.yaml",
+        json.dumps({"model": "mini", "method": "clip", "data": "glyphs-c", "data_root": ".", "output": "runs"}),
+        _bench,
+    ),
+    "note": ("fog.json", '{"severities": [5], "from": "data"}', lambda path: read_note(path.with_suffix(".npy"))),
+    "split of CoOp": (
+        "split_zhou_A.json",
+        '{"test": [["a.png", 0, "cat"]]}',
+        lambda path: load_data("coop", root=path.parent),
+    ),
+    "list of images": ("list.txt", '"a.png"', read_image_list),
+    "model directory": (
+        "open_clip_config.json",
+        json.dumps({"model_cfg": {"vision_cfg": {"timm_model_name": "vit"}, "text_cfg": {"hf_model_name": "bert"}}}),
+        lambda path: load_model(str(path.parent)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NAMING)
+def test_no_file_names_code_or_a_place_elsewhere(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each text in the file in turn names a module in the current folder, or a file outside of the own folder."""
+    name, content, read = NAMING[kind]
+    own, outside = tmp_path / "own", tmp_path / "outside"
+    own.mkdir()
+    outside.mkdir()
+    (outside / "file").write_text("{}")
+    (tmp_path / "planted_module.py").write_text("def make(*args, **options):\n    return None\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for forged_name in ("planted_module:make", "../outside/file", str(outside / "file")):
+        for forged in _with_each_text_replaced(json.loads(content), forged_name):
+            (own / name).write_text(forged if isinstance(forged, str) else json.dumps(forged))
+            OPENED.clear()
+            with contextlib.suppress(TtaPandaError, OSError):
+                read(own / name)
+            assert "planted_module" not in sys.modules
+            assert not [path for path in OPENED if os.path.realpath(path).startswith(f"{outside}")], forged
+            assert os.listdir(outside) == ["file"]
+
+
+def _with_each_text_replaced(value: Any, text: str) -> Iterator[Any]:
+    """Yield copies of a JSON value, in each of which one string is replaced."""
+    if isinstance(value, str):
+        yield text
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        for changed in _with_each_text_replaced(item, text):
+            copy = dict(value) if isinstance(value, dict) else list(value)
+            copy[key] = changed
+            yield copy

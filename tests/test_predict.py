@@ -1,7 +1,8 @@
-"""Predictions of unlabelled pictures: in Python, through the command line, by workers, and after interruptions."""
+"""Predictions of unlabelled pictures: in Python, through the command line, and after interruptions."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import json
@@ -19,21 +20,19 @@ from typer.testing import CliRunner
 
 import tta_panda
 from tta_panda.cli import app
-from tta_panda.errors import DataError, InvalidInputError, StoreError, WorkerError
-from tta_panda.executors import Executor
+from tta_panda.errors import DataError, InvalidInputError, StoreError
 from tta_panda.methods import DEBIASES
 from tta_panda.methods.base import adapt_and_predict_plain
 from tta_panda.methods.state import read_state
 from tta_panda.prediction import job as job_module
 from tta_panda.prediction import predict as predict_module
 from tta_panda.prediction.files import COLUMNS, as_row, read_rows
-from tta_panda.prediction.job import PredictionConfig, PredictionJob
-from tta_panda.prediction.predict import predict_batches
+from tta_panda.prediction.job import PredictionFile
+from tta_panda.prediction.predict import make_method, predict_batches
 from tta_panda.prediction.reading import PAUSE, read_batches, thumbnail, watch_folder
 from tta_panda.prediction.summary import Summary
 
 CLASSES = tta_panda.load_data("glyphs-val-c").class_names
-CONFIG = PredictionConfig(model="mini", method="tent+panda", classes=CLASSES, batch_size=4)
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +213,7 @@ def test_a_result_is_a_table_and_a_data_frame(few, tmp_path, mini, monkeypatch):
     ],
 )
 def test_no_change_has_its_reason(few, mini_classifier, name, options, reason):
-    summary = Summary.empty(CLASSES)
+    summary = Summary(CLASSES)
     list(predict_batches(tta_panda.create_method(name, mini_classifier, **options), few, 100, summary))
     assert f"{name} changed 0 of 10 predictions (0.0%): " in summary.explain(name)[-1]
     assert reason in summary.explain(name)[-1]
@@ -259,15 +258,17 @@ def test_a_watched_folder_gives_what_appears_in_it_once(tmp_path):
 
 
 def test_the_summary_counts_and_pairs(mini_classifier, images, monkeypatch):
-    batches = []
-    of_batch = Summary.of_batch
-    monkeypatch.setattr(Summary, "of_batch", lambda *given: batches.append(given) or of_batch(*given))
+    labels, batches = np.arange(len(images)) % len(CLASSES), []
+    probabilities = predict_module._probabilities
+    monkeypatch.setattr(
+        predict_module, "_probabilities", lambda *given: batches.append(probabilities(*given)) or batches[-1]
+    )
     method = tta_panda.create_method("clip+panda", mini_classifier, beta=0.5)
-    summary, labels = Summary.empty(CLASSES), np.arange(len(images)) % len(CLASSES)
-    list(predict_batches(method, images, 1000, summary))
-    [(names, predictions, own, plain, *times)] = batches
+    [predictions] = predict_batches(method, images, 1000, Summary(CLASSES))
+    [(own, plain)] = batches
     predictions = [replace(each, label=CLASSES[k]) for each, k in zip(predictions, labels, strict=True)]
-    summary = of_batch(names, predictions, own, plain, *times)
+    summary = Summary(CLASSES)
+    summary.update(predictions, own, plain)
     right, plain_right = (each.argmax(dim=1).numpy() == labels for each in (own, plain))
     difference = right.astype(float) - plain_right
     facts = summary.facts()
@@ -277,56 +278,55 @@ def test_the_summary_counts_and_pairs(mini_classifier, images, monkeypatch):
     frequencies = np.bincount(labels, minlength=len(CLASSES)) / len(labels)
     assert facts["bias"] == pytest.approx(np.abs(own.double().numpy().mean(axis=0) - frequencies).sum(), abs=1e-6)
     assert sum(each["predicted"] for each in facts["classes"].values()) == len(images)
-    twice = replace(summary)
-    twice.add(summary)
-    assert (twice.pictures, twice.labelled, twice.facts()["gain"]) == (2 * len(images), 2 * len(images), facts["gain"])
-    assert summary.facts() == facts
+    summary.update(predictions, own, plain)
+    assert (summary.pictures, summary.labelled, summary.facts()["gain"]) == (
+        2 * len(images),
+        2 * len(images),
+        facts["gain"],
+    )
 
 
-# The job
+# Files
 
 
-def make_job(output: Path, config: PredictionConfig = CONFIG, **more) -> PredictionJob:
-    return PredictionJob(config, output, **more)
-
-
-def run(job: PredictionJob, paths: list[str], *, resume: bool = False, batches: int | None = None) -> PredictionJob:
-    """Run a job to its end, or stop it after some batches."""
-    with job.open(resume=resume):
-        running = job.run(paths)
-        for _ in running if batches is None else zip(range(batches), running, strict=False):
-            pass
-    return job
+def write(
+    output: Path, paths: list[str], *, resume: bool = False, batches: int | None = None, classes=CLASSES, **settings
+) -> tuple[PredictionFile, Summary]:
+    """Write a file to its end, or stop after some batches as if killed."""
+    settings = {"method": "tent+panda", "batch_size": 4} | settings
+    batch_size = settings.pop("batch_size")
+    method, _ = make_method([], classes, "mini", settings.pop("method"), device="cpu", options=settings)
+    file, summary = PredictionFile(output), Summary(method.classifier.class_names)
+    with (
+        contextlib.suppress(InterruptedError),
+        file.open(method, summary, {"batch size": batch_size}, resume=resume) as is_open,
+    ):
+        remaining = file.skip_predicted(paths) if is_open else []
+        for done, predictions in enumerate(predict_batches(method, remaining, batch_size, summary)):
+            if done == batches:
+                raise InterruptedError
+            file.write(predictions)
+    return file, summary
 
 
 def timeless(summary: Summary) -> dict:
     return {name: value for name, value in summary.facts().items() if "second" not in name and name != "busy"}
 
 
-def state_of(path: Path) -> tuple:
-    """The content of a state bit by bit; the files may differ in the order of the keys of their headers."""
-    content = path.read_bytes()
-    size = 8 + int.from_bytes(content[:8], "little")
-    return json.loads(content[8:size]), content[size:]
-
-
-@pytest.mark.parametrize(("suffix", "batches"), [("csv", 0), ("jsonl", 1), ("parquet", 6)])
-def test_a_job_that_stopped_anywhere_gives_the_same_files(paths, tmp_path, suffix, batches):
-    def job(name):
-        return PredictionJob(CONFIG, tmp_path / f"{name}.{suffix}", tmp_path / f"{name}.state")
-
-    whole = run(job("a"), paths)
-    interrupted = run(job("b"), paths, batches=batches)
-    with interrupted.output.work_path.open("ab") as appended:
+@pytest.mark.parametrize(("suffix", "batches"), [("csv", 0), ("jsonl", 1), ("parquet", 5)])
+def test_a_file_interrupted_anywhere_is_the_same_when_completed(paths, tmp_path, suffix, batches):
+    outputs = [tmp_path / f"{name}.{suffix}" for name in ("a", "b")]
+    _, whole = write(outputs[0], paths)
+    interrupted, _ = write(outputs[1], paths, batches=batches)
+    with interrupted.work_path.open("ab") as appended:
         appended.write(b"half a li")  # what a killed process may leave behind its last checkpoint
-    resumed = run(job("b"), paths, resume=True)
+    _, resumed = write(outputs[1], paths, resume=True)
     if suffix == "parquet":
-        assert list(read_rows(resumed.output.path)) == list(read_rows(whole.output.path))
+        assert list(read_rows(outputs[0])) == list(read_rows(outputs[1]))
     else:
-        assert resumed.output.path.read_bytes() == whole.output.path.read_bytes()
-    assert state_of(resumed.state) == state_of(whole.state)
-    assert timeless(resumed.summary) == timeless(whole.summary)
-    assert len(list(tmp_path.iterdir())) == 4
+        assert outputs[0].read_bytes() == outputs[1].read_bytes()
+    assert timeless(resumed) == timeless(whole)
+    assert sorted(tmp_path.iterdir()) == outputs
 
 
 @pytest.fixture
@@ -335,39 +335,39 @@ def every_batch(monkeypatch) -> None:
     monkeypatch.setattr(job_module, "CHECKPOINT_SHARE", 1e9)
 
 
-def test_a_job_is_resumed_with_the_same_pictures_and_settings_only(paths, tmp_path, every_batch):
+def test_a_file_is_completed_with_the_same_pictures_and_settings_only(paths, tmp_path, every_batch):
     output = tmp_path / "out.csv"
-    run(make_job(output), paths, batches=1)
+    write(output, paths, batches=1)
     with pytest.raises(InvalidInputError, match="--resume"):
-        run(make_job(output), paths)
+        write(output, paths)
     with pytest.raises(DataError, match="not the ones"):
-        run(make_job(output), paths[1:], resume=True)
-    with pytest.raises(InvalidInputError, match="another classes"):
-        run(make_job(output, replace(CONFIG, classes=["cat", "dog"])), paths, resume=True)
-    with pytest.raises(InvalidInputError, match="another shard size: None, not 1000"):
-        run(make_job(output, executor=Executor()), paths, resume=True)
+        write(output, paths[1:], resume=True)
+    with pytest.raises(InvalidInputError, match=r"out\.csv was started with other options.*class_names"):
+        write(output, paths, resume=True, classes=["cat", "dog"])
+    with pytest.raises(InvalidInputError, match="another batch size: 4, not 5"):
+        write(output, paths, resume=True, batch_size=5)
     output.write_bytes(output.read_bytes()[:100])
     with pytest.raises(StoreError, match="shorter"):
-        run(make_job(output), paths, resume=True)
+        write(output, paths, resume=True)
 
 
-def test_a_job_is_resumed_on_another_device_and_with_another_micro_batch(paths, tmp_path, monkeypatch, every_batch):
-    run(make_job(tmp_path / "out.csv", replace(CONFIG, device="cpu")), paths, batches=2)
+def test_a_file_is_completed_on_another_device_and_with_another_micro_batch(paths, tmp_path, monkeypatch, every_batch):
+    write(tmp_path / "out.csv", paths, batches=2)
     monkeypatch.setattr(predict_module, "resolve_device", lambda _name: "cpu:0")  # `repr` of the method names it
-    config = replace(CONFIG, device="cuda", options={"micro_batch": 3})
-    assert run(make_job(tmp_path / "out.csv", config), paths, resume=True).summary.pictures == len(paths)
+    _, summary = write(tmp_path / "out.csv", paths, resume=True, micro_batch=3)
+    assert summary.pictures == len(paths)
 
 
-def test_a_second_process_is_refused_and_loses_nothing(paths, tmp_path, every_batch):
+def test_a_second_process_is_refused_and_loses_nothing(paths, tmp_path, method, every_batch):
     output = tmp_path / "out.csv"
-    job = make_job(output)
-    with job.open():
-        running = job.run(paths)
-        next(running)
-        for resume in (False, True):
-            with pytest.raises(DataError, match=r"Another process is writing to .*out\.csv; wait"):
-                run(make_job(output), paths, resume=resume)
-        assert len(list(running)) == 5
+    file, summary = PredictionFile(output), Summary(CLASSES)
+    with file.open(method, summary, {}):
+        for number, predictions in enumerate(predict_batches(method, paths, 4, summary)):
+            file.write(predictions)
+            if number == 0:
+                for resume in (False, True):
+                    with pytest.raises(DataError, match=r"Another process is writing to .*out\.csv; wait"):
+                        write(output, paths, resume=resume)
     assert [row["path"] for row in read_rows(output)] == paths
     assert list(tmp_path.iterdir()) == [output]
 
@@ -376,10 +376,10 @@ def test_a_second_process_is_refused_and_loses_nothing(paths, tmp_path, every_ba
     "names",
     [("a.csv", "a.html", "a.csv"), ("a.csv", "x/../a.csv", None), ("a.csv", "a.html", "a.csv.checkpoint")],
 )
-def test_outputs_that_name_the_same_file_are_refused(tmp_path, monkeypatch, names):
+def test_outputs_that_name_the_same_file_are_refused(few, tmp_path, monkeypatch, names):
     monkeypatch.chdir(tmp_path)
     output, html, state = names
-    arguments = [".", "--classes", "a,b", "-o", output, "--html", html, *(["--state", state] if state else [])]
+    arguments = [few[0], "--classes", "a,b", "-o", output, "--html", html, *(["--state", state] if state else [])]
     assert "same file" in error_of(*arguments)
     assert list(tmp_path.iterdir()) == []
 
@@ -394,60 +394,20 @@ def test_an_output_never_overwrites_an_image(few, tmp_path):
     assert picture.read_bytes() == Path(few[0]).read_bytes()
 
 
-# Workers
+# The command line
 
 
-def test_every_shard_is_a_stream_of_its_own(paths, tmp_path, method):
-    job = run(make_job(tmp_path / "rows.csv", executor=Executor(), shard_size=10), paths)
-    expected = []
-    for first in (0, 10, 20):
+def test_every_shard_is_a_stream_of_its_own(few, tmp_path, method):
+    options = [*few, "--classes", ",".join(CLASSES), "--batch-size", 3, "--method", "tent+panda"]
+    for part, images in (("1/3", few[:3]), ("2/3", few[3:6]), ("3/3", few[6:])):
+        output = tmp_path / f"{part[0]}.csv"
+        invoke(*options, "--shard", part, "-o", output)
         method.reset()
-        expected += map(as_row, tta_panda.predict_stream(method, paths[first : first + 10], batch_size=4))
-    assert list(read_rows(tmp_path / "rows.csv")) == expected
-    assert job.summary.explain("tent+panda")[0].startswith("The last of 3 shards, which are separate streams: The neg")
-    assert (job.summary.pictures, job.summary.skipped) == (24, 2)
-    assert job.summary.changed == sum(row["predicted"] != row["plain_predicted"] for row in expected)
-
-
-def test_what_failed_is_tried_again_by_a_resumed_job(paths, tmp_path, monkeypatch):
-    options = {"executor": Executor(), "shard_size": 10}
-    whole = run(make_job(tmp_path / "whole.jsonl", **options), paths)
-    predict_shard, calls = job_module.predict_shard, []
-
-    def broken(config, shard):
-        calls.append(shard[0])
-        if shard[0] == 10:
-            raise RuntimeError("out of luck")
-        return predict_shard(config, shard)
-
-    monkeypatch.setattr(job_module, "predict_shard", broken)
-    output = tmp_path / "rows.jsonl"
-    with pytest.raises(WorkerError, match="RuntimeError: out of luck"):
-        run(make_job(output, **options), paths)
-    monkeypatch.setattr(job_module, "predict_shard", lambda *given: calls.append(given[1][0]) or predict_shard(*given))
-    with pytest.raises(InvalidInputError, match="another shard size: 10, not 5"):
-        run(make_job(output, executor=Executor(), shard_size=5), paths, resume=True)
-    again = run(make_job(output, **options), paths, resume=True)
-    assert calls == [0, 10, 10, 20]
-    assert output.read_bytes() == whole.output.path.read_bytes()
-    assert timeless(again.summary) == timeless(whole.summary)
-    with again.open(resume=True) as is_open:
-        assert not is_open
-
-
-@pytest.mark.slow
-def test_the_command_divides_pictures_among_workers(few, tmp_path):
-    output, page = tmp_path / "rows.csv", tmp_path / "page.html"
-    options = [*few, "--classes", ",".join(CLASSES), "--batch-size", 3, "--shard-size", 4, "--method", "tent+panda"]
-    options += ["-o", output, "--workers", 2, "--html", page]
-    found = json.loads(invoke(*options, "--json").stdout)
-    config = replace(CONFIG, batch_size=3)
-    here = run(make_job(tmp_path / "here.csv", config, executor=Executor(), shard_size=4), few)
-    assert output.read_bytes() == here.output.path.read_bytes()
-    assert found["pictures"] == len(few) and found["rows"] == list(read_rows(output))
-    assert page.read_text().count("/9j/") == len(few)
-    page.unlink()
-    assert "complete" in invoke(*options, "--resume").output and page.exists()
+        expected = map(as_row, tta_panda.predict_stream(method, images, batch_size=3))
+        columns = [name for name in COLUMNS if name != "label"]  # labels are those of folders
+        assert [[row[name] for name in columns] for row in read_rows(output)] == [
+            [row[name] for name in columns] for row in expected
+        ]
 
 
 @pytest.mark.parametrize(
@@ -463,18 +423,13 @@ def test_the_command_divides_pictures_among_workers(few, tmp_path):
         ((".", "--resume"), "--output"),
         ((".", "--order", "sorted"), "sequential or shuffled"),
         ((".", "-o", "a.txt", "--classes", "a,b"), "by suffix"),
-        ((".", "--workers", "2"), "give --output"),
-        ((".", "--engine", "ray", "-o", "rows.csv", "--state", "state"), "omit --state"),
-        (("--engine", "ray", "-o", "rows.csv", "--watch", "."), "omit --watch"),
-        ((".", "--address", "auto"), "--engine ray"),
+        (("--watch", ".", "--shard", "1/2"), "omit --watch"),
+        ((".", "--shard", "3/2"), "from 1 to N"),
     ],
 )
 def test_bad_arguments_are_explained(tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     assert message in error_of(*arguments)
-
-
-# The command line
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

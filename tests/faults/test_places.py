@@ -137,6 +137,15 @@ def test_a_folder_that_another_process_writes_is_left_alone(name: str, call: Cal
     assert os.listdir(folder) == [".tta-panda.lock"]
 
 
+def test_predictions_that_another_process_writes_are_left_alone(call: Call, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    with locked(rows, lock_file=tmp_path / "rows.csv.lock"):
+        outcome = call(BY_NAME["predict --state"], tmp_path)
+    assert outcome.code == 1
+    assert outcome.stderr.startswith(f"error: Another process is writing to {rows}; wait for it, or choose another ")
+    assert os.listdir(tmp_path) == ["rows.csv.lock"]
+
+
 # --- clocks -----------------------------------------------------------------------------------------------------------
 
 

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 from commands import assert_nothing_runs, environment
-from PIL import Image
 from records import make, plan, without_time
 
-import tta_panda
 from tta_panda.evaluation.store import RunStore
 from tta_panda.ray_executor import RayExecutor
 
@@ -149,22 +147,3 @@ def test_the_disk_of_workers_is_full(tmp_path: Path, full_disk: Path, expected: 
     assert all(record in expected for record in made)
     finish(*BENCH, *ON_RAY, "-o", output)
     assert contents(output) == expected
-
-
-def test_a_killed_prediction_goes_on(tmp_path: Path) -> None:
-    data = tta_panda.load_data("glyphs-val-c", "fog", limit=120)
-    for index, (image, label) in enumerate(zip(data.images, data.labels, strict=True)):
-        path = tmp_path / "pictures" / data.class_names[label] / f"{index:03}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(path)
-    predict = ["predict", tmp_path / "pictures", "--model", "mini", "--method", "tent+panda", "--batch-size", "10"]
-    predict += ["--shard-size", "20"]
-    finish(*predict, "--workers", "2", "-o", tmp_path / "local.csv")
-    output = tmp_path / "ray.csv"
-    process = start(*predict, *ON_RAY, "-o", output)
-    wait_for(lambda: output.exists() and output.read_bytes().count(b"\n") > 20, process)  # a shard, and the heading
-    kill(process)
-    assert output.read_bytes().count(b"\n") < 121
-    finish(*predict, *ON_RAY, "-o", output, "--resume")
-    assert output.read_bytes() == (tmp_path / "local.csv").read_bytes()
-    assert {path.name for path in tmp_path.iterdir()} == {"pictures", "local.csv", "ray.csv"}

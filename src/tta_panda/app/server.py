@@ -134,7 +134,7 @@ class RequestFilter:
             await send(message)
 
         is_known = not self.token or in_address or self._is_token(request.cookies.get(TOKEN)) or _is_startup(scope)
-        answer = self.app if is_known and self._is_same_origin(request.headers) else _REFUSED
+        answer = _NOT_SAME_ORIGIN if not self._is_same_origin(request.headers) else self.app if is_known else _NO_TOKEN
         await answer(scope, receive, send_with_headers)
 
     def _is_token(self, given: str | None) -> bool:
@@ -162,7 +162,5 @@ def _is_startup(scope: Scope) -> bool:
     return scope["path"].endswith("/startup-events") and scope["client"][0] in LOCAL
 
 
-_REFUSED = PlainTextResponse(
-    "The explorer refuses requests from other pages. Open the whole address that it printed.",
-    status_code=403,
-)
+_NOT_SAME_ORIGIN = PlainTextResponse("The explorer refuses requests from other pages.", status_code=403)
+_NO_TOKEN = PlainTextResponse("Open the whole address that the explorer printed.", status_code=401)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tta_panda.cli import runs
-from tta_panda.cli.common import parse_ints, print_json, split_commas
+from tta_panda.cli.common import parse_ints, parse_shard, print_json, split_commas
 from tta_panda.cli.options import INPUT, METHOD, OUTPUT, ExecutionOptions, JsonOption, PresetOption, RunOptions
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ def bench(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of records, tables and report.", **OUTPUT)
     ] = Path("runs"),
+    log: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Log new records with wandb or trackio, if it is installed.", **OUTPUT),
+    ] = None,
     as_json: JsonOption = False,
     run: RunOptions,
     execution: ExecutionOptions,
@@ -75,11 +79,11 @@ def bench(
         methods = plan_methods(runs.plain_and_debiased(method), run.parsed_settings(), values, run.protocol)
         streams = plan_streams(stream, sources, split_commas(corruption), parse_ints(severity), parse_ints(seed))
         store = RunStore(output)
-        planned = runs.PlannedRuns(select_shard(plan_runs(methods, streams), run.shard), store, sources)
+        planned = runs.PlannedRuns(select_shard(plan_runs(methods, streams), *parse_shard(run.shard)), store, sources)
         if run.dry_run:
             runs.print_dry_run([planned], run, as_json)
             return
-        outcome = runs.run_with_progress(planned, execution, run.cache)
+        outcome = runs.run_with_progress(planned, execution, run.cache, log)
         page = None if run.shard else _show(outcome, store, quiet=as_json)
         if as_json:
             rows = [row for record in outcome.records.values() for row in record.rows()]

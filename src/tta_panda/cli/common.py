@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import signal
 from collections.abc import Iterator, Sequence
 from types import FrameType
@@ -52,6 +53,14 @@ def _range(word: str) -> range:
     if not found:
         raise ValueError(word)
     return found
+
+
+def parse_shard(text: str | None) -> tuple[int, int]:
+    """Parse `"3/8"`, a part and the number of parts; without a text, everything is one part."""
+    found = re.fullmatch(r"(\d+)/(\d+)", "1/1" if text is None else text.strip())
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise InvalidInputError(f"A shard is written K/N with K from 1 to N, as in 3/8; got {text!r}.")
+    return int(found[1]), int(found[2])
 
 
 def print_stderr(message: str) -> None:

@@ -14,6 +14,7 @@ import typer
 
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.evaluation.config import EMBEDDED, StreamConfig
+from tta_panda.models import parse_model_name
 
 if TYPE_CHECKING:
     from tta_panda.evaluation.plan import Sources
@@ -42,9 +43,14 @@ PrecisionOption = Annotated[
 BackendOption = Annotated[
     str, typer.Option("--backend", metavar="NAME", help="torch, or openvino (frozen methods on a CPU).", **MODEL)
 ]
+DeviceOption = Annotated[str, typer.Option(metavar="NAME", help="Device: auto, cpu, cuda or mps.", **DISTRIBUTION)]
 IgnoreOrientationOption = Annotated[
     bool, typer.Option("--ignore-orientation", help="Ignore the EXIF orientation of image files.", **INPUT)
 ]
+
+
+_NOT_FROM_A_FILE = ("output", "cache", "address")
+"""Options that a configuration file must not have: where to write, and which cluster to trust."""
 
 
 def _read_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -65,6 +71,10 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
         option = str(key).replace("_", "-")
         if option not in known or option == "config":
             raise UnknownNameError(f"option in {path}", str(key), [each for each in known if len(each) > 1])
+        if known[option] in _NOT_FROM_A_FILE:
+            raise InvalidInputError(f"{path} must not set {key}: give --{option} on the command line.")
+        if option == "model" and parse_model_name(str(value)).library == "python":
+            raise InvalidInputError(f"{path} must not name code to run: give --model {value} on the command line.")
         if isinstance(value, dict):  # of --set
             value = [f"{name}={each if isinstance(each, str) else json.dumps(each)}" for name, each in value.items()]
         elif isinstance(value, list) and option != "set":
@@ -186,9 +196,7 @@ class RunOptions:
 class ExecutionOptions:
     """Options of where to run, and with how many workers."""
 
-    device: Annotated[str, typer.Option(metavar="NAME", help="Device: auto, cpu, cuda or mps.", **DISTRIBUTION)] = (
-        "auto"
-    )
+    device: DeviceOption = "auto"
     workers: Annotated[
         int | None,
         typer.Option(

@@ -13,30 +13,30 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tta_panda.cli.common import note_on_interrupt, print_json, print_stderr, split_commas
+from tta_panda.cli.common import note_on_interrupt, parse_shard, print_json, print_stderr, split_commas
 from tta_panda.cli.options import (
     DISTRIBUTION,
     INPUT,
     METHOD,
     MODEL,
     OUTPUT,
-    RAY,
     BackendOption,
-    ExecutionOptions,
+    DeviceOption,
     IgnoreOrientationOption,
     JsonOption,
     PrecisionOption,
     PresetOption,
     SettingsOption,
 )
-from tta_panda.errors import DataError, InvalidInputError, WorkerError
+from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.escapes import printable
+from tta_panda.files import make_writable, remove_parts
 from tta_panda.models import DEFAULT_FOR_PICTURES
 from tta_panda.prediction import DEFAULT_METHOD
 from tta_panda.progress import make_console, make_progress
 
 if TYPE_CHECKING:
-    from tta_panda.prediction.job import PredictionConfig, PredictionJob
+    from tta_panda.prediction.job import PredictionFile
     from tta_panda.prediction.predict import Prediction
     from tta_panda.prediction.reading import Pause
     from tta_panda.prediction.summary import Summary
@@ -113,10 +113,11 @@ def predict(
         ),
     ] = None,
     as_json: JsonOption = False,
-    execution: ExecutionOptions,
-    shard_size: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Images per task, with several workers.", **DISTRIBUTION)
-    ] = 1000,
+    device: DeviceOption = "auto",
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="K/N", help="Predict only the K-th of N parts of the images.", **DISTRIBUTION),
+    ] = None,
 ) -> None:
     """Classify images, and compare with the unadapted model.
 
@@ -130,7 +131,6 @@ def predict(
       tta-panda predict --watch inbox --classes-file classes.txt -o rows.jsonl
     """
     places = [str(watch)] if watch else list(paths or [])
-    sharded = execution.engine == RAY or (execution.workers or 1) > 1
     refused = {
         "Give either paths or --watch FOLDER, not both.": watch and paths,
         "Name images, folders or globs, or - for paths on stdin: tta-panda predict photos": not places,
@@ -140,9 +140,7 @@ def predict(
         f"--order must be sequential or shuffled, got {order!r}.": order not in ("sequential", "shuffled"),
         "--watch and - cannot be shuffled: omit --order.": order == "shuffled" and (watch or STDIN in places),
         "--until-idle needs --watch.": until_idle is not None and not watch,
-        "Several workers need a file to write to: give --output.": sharded and not output,
-        "With several workers, every shard is a separate stream: omit --state.": sharded and state,
-        "Several workers need a list of files: omit --watch.": sharded and watch,
+        "--shard divides a list of images: omit --watch and -.": shard and (watch or STDIN in places),
         "Give either --classes or --classes-file.": classes is not None and classes_file is not None,
     }
     for message, is_wrong in refused.items():
@@ -152,80 +150,92 @@ def predict(
     from tta_panda.data.listing import read_lines
     from tta_panda.images import Decoding
     from tta_panda.methods.factory import parse_setting
-    from tta_panda.prediction.job import PredictionConfig, PredictionJob
-    from tta_panda.prediction.reading import watch_folder
+    from tta_panda.methods.state import read_state, write_state
+    from tta_panda.prediction.files import read_rows
+    from tta_panda.prediction.job import PredictionFile
+    from tta_panda.prediction.predict import make_method, predict_batches
+    from tta_panda.prediction.reading import add_thumbnails, watch_folder
+    from tta_panda.prediction.summary import Summary
+    from tta_panda.reporting.page import write_contact_sheet
 
-    config = PredictionConfig(
-        model=model,
-        method=method,
-        places=tuple(Path(place) for place in places if place != STDIN),
-        classes=split_commas(classes) if classes is not None else read_lines(classes_file) if classes_file else None,
-        templates=template or None,
-        preset=preset,
-        options=dict(parse_setting(text) for text in settings or []),
-        seed=seed,
-        device=execution.usable_device(),
+    file = PredictionFile(output) if output else None
+    outputs = [path for path in (html, state) if path]
+    outputs += [*{file.path, file.work_path, file.checkpoint}] if file else []
+    images = [] if watch else _find_images(places, seed if order == "shuffled" else None, shard)
+    _check_outputs(outputs, images if isinstance(images, list) else [])
+    if state:
+        make_writable(state.parent, "write the state to", "Choose another --state.")
+    loaded, label_of = make_method(
+        [Path(place) for place in places if place != STDIN],
+        split_commas(classes) if classes is not None else read_lines(classes_file) if classes_file else None,
+        model,
+        method,
+        device=device,
         precision=precision,
         backend=backend,
-        decoding=Decoding(upright=not ignore_orientation, max_pixels=max_pixels),
-        batch_size=batch_size,
+        templates=template,
+        preset=preset,
+        seed=seed,
+        options=dict(parse_setting(text) for text in settings or []),
     )
-    job = PredictionJob(config, output, state, execution.make_executor(1) if sharded else None, shard_size)
-    _check_outputs(job, html, [])
-    images = [] if watch else _find_images(places, seed if order == "shuffled" else None)
-    _check_outputs(job, html, images if isinstance(images, list) else [])
+    if state and state.exists():
+        loaded.load_state_dict(read_state(state)[0])
+    decoding = Decoding(upright=not ignore_orientation, max_pixels=max_pixels)
+    same = {
+        "batch size": batch_size, "decoding": decoding, "seed": seed, "precision": precision, "backend": backend,
+    }  # fmt: skip
+    summary = Summary(loaded.classifier.class_names)
     kept = "Nothing is kept; with --output FILE, --resume could continue."
     if output:
         kept = f"Finished predictions are kept; the same command with --resume completes {output}."
     rows: list[dict[str, object]] | None = [] if as_json else None
-    with note_on_interrupt(kept), job.open(resume=resume) as is_open:
-        if not is_open:
-            print_stderr(f"{output} is complete; there is nothing to resume.")
-        elif watch:
-            with _stopped_by_signals() as stop:
-                new = watch_folder(watch, set(job.predicted_paths()), until_idle=until_idle, stop=stop)
-                _run(job, new, rows, from_start=False)
-        else:
-            _run(job, images, rows)
+    with note_on_interrupt(kept):
+        opened = file.open(loaded, summary, same, resume=resume) if file else nullcontext(True)
+        with opened as is_open, _stopped_by_signals() if watch else nullcontext() as stop:
+            if not is_open:
+                print_stderr(f"{output} is complete; there is nothing to resume.")
+            else:
+                remaining: Iterable[str | Pause] = file.skip_predicted(images) if file and not watch else images
+                total = len(images) if isinstance(images, list) else None
+                if watch:
+                    seen = set(file.predicted_paths() if file else ())
+                    remaining, total = watch_folder(watch, seen, until_idle=until_idle, stop=stop), None
+                before = summary.pictures
+                batches = predict_batches(loaded, remaining, batch_size, summary, decoding, label_of)
+                _write(batches, file, rows, total, before)
+                if state:
+                    remove_parts(state.parent, state)
+                    write_state(state, loaded)
         if output and html:
-            _write_page(html, output, config, job.summary.explain(method) if is_open else ())
+            rows_of_page = add_thumbnails(read_rows(output), decoding)
+            write_contact_sheet(html, rows_of_page, method, model, summary.explain(method) if is_open else ())
     if as_json:
-        print_json(rows or [], **job.summary.facts(), output=output and str(output), page=html and str(html))
+        print_json(rows or [], **summary.facts(), output=output and str(output), page=html and str(html))
     elif is_open:
-        print_summary(method, job.summary, {"Predictions": output, "State": state, "Page": html})
-    raise typer.Exit(int(job.summary.skipped > 0 and no_skip_broken))
+        print_summary(method, summary, {"Predictions": output, "State": state, "Page": html})
+    raise typer.Exit(int(summary.skipped > 0 and no_skip_broken))
 
 
-def _check_outputs(job: PredictionJob, html: Path | None, images: Sequence[str]) -> None:
+def _check_outputs(outputs: Sequence[Path], images: Sequence[str]) -> None:
     """Refuse outputs that would overwrite each other, or an image."""
-    own = {job.output.path, job.output.work_path, job.checkpoint} if job.output else set()
-    written = [path for path in (*own, job.state, html) if path is not None]
-    if len({path.resolve() for path in written}) < len(written):
+    if len({path.resolve() for path in outputs}) < len(outputs):
         raise InvalidInputError(
-            f"Two outputs would be written to the same file: {', '.join(map(str, written))}. Give --output, --html and "
+            f"Two outputs would be written to the same file: {', '.join(map(str, outputs))}. Give --output, --html and "
             "--state names of their own."
         )
-    if overwritten := {os.path.realpath(path) for path in written} & set(map(os.path.realpath, images)):
+    if overwritten := {os.path.realpath(path) for path in outputs} & set(map(os.path.realpath, images)):
         raise InvalidInputError(
             f"{min(overwritten)} is one of the images; give --output, --html and --state names of their own."
         )
 
 
-def _write_page(page: Path, output: Path, config: PredictionConfig, notes: Sequence[str]) -> None:
-    from tta_panda.prediction.files import read_rows
-    from tta_panda.prediction.reading import add_thumbnails
-    from tta_panda.reporting.page import write_contact_sheet
-
-    rows = add_thumbnails(read_rows(output), config.decoding)
-    write_contact_sheet(page, rows, config.method, config.model, notes)
-
-
-def _find_images(places: Sequence[str], seed: int | None) -> Iterable[str]:
+def _find_images(places: Sequence[str], seed: int | None, shard: str | None) -> Iterable[str]:
     """Find the paths to predict, in order, shuffled if there is a seed; a list unless they come from stdin."""
     import numpy as np
 
     from tta_panda.data.listing import find_images
 
+    part, parts = parse_shard(shard)
     if STDIN in places:
         lines = (os.fsdecode(line).rstrip("\r\n") for line in sys.stdin.buffer)
         return (line for line in lines if line)
@@ -235,7 +245,9 @@ def _find_images(places: Sequence[str], seed: int | None) -> Iterable[str]:
     if not found.paths:
         raise DataError(f"There are no images in {', '.join(places)}.")
     paths = [str(path) for path in found.paths]
-    return paths if seed is None else [paths[i] for i in np.random.default_rng(seed).permutation(len(paths))]
+    if seed is not None:
+        paths = [paths[i] for i in np.random.default_rng(seed).permutation(len(paths))]
+    return paths[(part - 1) * len(paths) // parts : part * len(paths) // parts]
 
 
 @contextmanager
@@ -250,38 +262,38 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
             signal.signal(each, handler)
 
 
-def _run(
-    job: PredictionJob,
-    pictures: Iterable[str | Pause],
+def _write(
+    batches: Iterable[list[Prediction]],
+    file: PredictionFile | None,
     rows: list[dict[str, object]] | None,
-    *,
-    from_start: bool = True,
+    total: int | None,
+    before: int,
 ) -> None:
-    """Run a job. Without an output file, predictions go to `rows`, or to stdout: as text on a terminal, else as CSV."""
+    """Write predictions to the file and to `rows`; without either, to stdout, as text on a terminal and else as CSV.
+
+    Args:
+        total: number of images, if it is known.
+        before: number of images predicted before the file was continued.
+    """
     from tta_panda.files import csv_line
     from tta_panda.prediction.files import COLUMNS, as_row, csv_row
 
-    to_stdout = rows is None and not job.output
+    to_stdout = rows is None and not file
     on_terminal = to_stdout and sys.stdout.isatty()
     if to_stdout and not on_terminal:
         typer.echo(csv_line(COLUMNS), nl=False)
-    total = len(pictures) if isinstance(pictures, list) else None
     with nullcontext() if on_terminal else make_progress("predicting", total) as progress:
         if progress:
-            progress.advance(progress.task_ids[0], job.summary.pictures)
-        try:
-            for predictions in job.run(pictures, from_start=from_start):
-                if progress:
-                    progress.advance(progress.task_ids[0], len(predictions))
-                if rows is not None:
-                    rows += map(as_row, predictions)
-                elif to_stdout:
-                    typer.echo("".join(map(_terminal_line if on_terminal else csv_row, predictions)), nl=False)
-        except WorkerError as error:
-            raise WorkerError(
-                f"Only the first {job.summary.pictures:,} images were predicted: {error} The same command with "
-                "--resume tries again."
-            ) from error
+            progress.advance(progress.task_ids[0], before)
+        for predictions in batches:
+            if file:
+                file.write(predictions)
+            if progress:
+                progress.advance(progress.task_ids[0], len(predictions))
+            if rows is not None:
+                rows += map(as_row, predictions)
+            elif to_stdout:
+                typer.echo("".join(map(_terminal_line if on_terminal else csv_row, predictions)), nl=False)
 
 
 def _terminal_line(prediction: Prediction) -> str:

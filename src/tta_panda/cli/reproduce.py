@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tta_panda.cli import runs
-from tta_panda.cli.common import parse_ints, print_json, split_commas
+from tta_panda.cli.common import parse_ints, parse_shard, print_json, split_commas
 from tta_panda.cli.options import INPUT, METHOD, OUTPUT, ExecutionOptions, JsonOption, RunOptions
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.progress import make_console
@@ -87,7 +87,7 @@ def reproduce(
         stores = {False: RunStore(output / "records"), True: RunStore(output / "records" / "timed")}
         planned = {
             (name, timed): runs.PlannedRuns(
-                select_shard(_runs(experiments, setup, timed), run.shard), store, setup.sources, timed
+                select_shard(_runs(experiments, setup, timed), *parse_shard(run.shard)), store, setup.sources, timed
             )
             for timed, store in stores.items()  # first those that share passes and cores
             for name, setup in setups.items()
@@ -158,7 +158,7 @@ def _setups(
 
     Without a preset, options that are not set have the experiment's own defaults.
     """
-    from tta_panda.experiments.paper import BACKBONES
+    from tta_panda.experiments.printed import BACKBONES
     from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
     from tta_panda.methods.presets import get_preset
 

@@ -200,7 +200,7 @@ def read_note(path: Path) -> dict[str, Any] | None:
         return {**content, "severities": [int(severity) for severity in content["severities"]]}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, OverflowError, TypeError, KeyError, RecursionError) as error:
         raise DataError(f"Cannot read {note} ({error}). Delete it and {path.name}, and make the file again.") from error
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -142,14 +141,9 @@ def plan_runs(methods: Sequence[MethodConfig], streams: Sequence[StreamConfig]) 
     return [RunConfig(stream=stream, method=method) for stream in streams for method in methods]
 
 
-def select_shard(configs: Sequence[RunConfig], shard: str | None) -> list[RunConfig]:
-    """Select the runs of shard `K/N`: those whose key modulo N is K - 1."""
-    if shard is None:
-        return list(configs)
-    found = re.fullmatch(r"(\d+)/(\d+)", shard.strip())
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise InvalidInputError(f"A shard is written K/N with K from 1 to N, as in 3/8; got {shard!r}.")
-    return [config for config in configs if int(config.key, 16) % int(found[2]) == int(found[1]) - 1]
+def select_shard(configs: Sequence[RunConfig], part: int, parts: int) -> list[RunConfig]:
+    """Select the runs of one of several parts, by key: a run is in the same part whatever the others are."""
+    return [config for config in configs if int(config.key, 16) % parts == part - 1]
 
 
 def data_size(stream: StreamConfig, sources: Sources) -> tuple[int, int]:

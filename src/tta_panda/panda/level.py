@@ -58,7 +58,7 @@ class Level(Debias):
         exponent: how certain the absence of a class must be for an image to count.
         similar_images: number of images that determine the level of an image; the weight of each decreases with its
             distance in signature. With at least `recent_images`, all images have nearly the same level.
-        recent_images: number of latest images to choose from, of which signatures and similarities are stored: with 1,000
+        recent_images: number of latest images to choose from. Their signatures and similarities are stored: with 1,000
             classes, 16 MB for 2,000 images.
     """
 

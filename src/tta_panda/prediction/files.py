@@ -1,19 +1,17 @@
-"""Files of predictions, written batch by batch; a resumed job truncates its file to the last checkpoint."""
+"""Predictions as rows of CSV, JSON lines and Parquet."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tta_panda.errors import InvalidInputError, StoreError
 from tta_panda.escapes import path_text
-from tta_panda.files import csv_cell, csv_line, import_pyarrow, open_regular, saving, writing
+from tta_panda.files import csv_cell, csv_line, import_pyarrow, open_regular, saving
 from tta_panda.prediction.predict import Prediction
 
 COLUMNS = (
@@ -37,71 +35,8 @@ def csv_row(prediction: Prediction) -> str:
     return csv_line(map(csv_cell, as_row(prediction).values()))
 
 
-class PredictionFile:
-    """Write predictions to a file, in the format that its suffix names.
-
-    Args:
-        path: the file. Parquet files cannot be appended to, so until all predictions are made, they are JSON lines in
-            the file `work_path` in the same folder.
-    """
-
-    def __init__(self, path: Path):
-        if path.suffix.lower() not in FORMATS:
-            raise InvalidInputError(f"Predictions are written to {', '.join(FORMATS)} files, by suffix; got {path}.")
-        self.path = self.work_path = path
-        self._is_csv = path.suffix.lower() == ".csv"
-        if path.suffix.lower() == ".parquet":
-            import_pyarrow()  # fail before anything is predicted
-            self.work_path = path.with_name(f"{path.name}.jsonl")
-
-    def open(self, size: int | None) -> None:
-        """Start a new file, or, if a size in bytes is given, truncate the existing one and append to it."""
-        with writing(self.work_path):
-            self.work_path.parent.mkdir(parents=True, exist_ok=True)
-            # Unbuffered: on a full disk, a buffer would be written once more when the file is closed.
-            self._file = self.work_path.open("wb" if size is None else "rb+", buffering=0)
-            if size is None:
-                self._append(csv_line(COLUMNS) if self._is_csv else "")
-            elif self._file.seek(0, os.SEEK_END) < size:
-                raise StoreError(f"{self.work_path} is shorter than its checkpoint says. Delete both and start again.")
-            else:
-                self._file.truncate(size)
-                self._file.seek(size)
-
-    def write(self, predictions: Iterable[Prediction]) -> None:
-        """Append predictions. Once this returns, they survive even if the process is killed."""
-        lines = (csv_row(each) if self._is_csv else f"{json.dumps(as_row(each))}\n" for each in predictions)
-        with writing(self.work_path):
-            self._append("".join(lines))
-
-    def _append(self, text: str) -> None:
-        left = memoryview(text.encode())
-        while left:
-            left = left[self._file.write(left) :]
-
-    def sync(self) -> int:
-        """Flush the file to disk, so that it survives a power failure, and return its size in bytes."""
-        with writing(self.work_path):
-            os.fsync(self._file.fileno())
-            return self._file.tell()
-
-    def close(self) -> None:
-        if hasattr(self, "_file"):
-            self._file.close()
-
-    def finish(self) -> None:
-        """Complete the file. `work_path` stays until `clean_up`."""
-        self.close()
-        if self.work_path != self.path:
-            _write_parquet(self.path, read_rows(self.work_path))
-
-    def clean_up(self) -> None:
-        """Remove the temporary file of a finished Parquet file."""
-        if self.work_path != self.path:
-            self.work_path.unlink(missing_ok=True)
-
-
-def _write_parquet(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+def write_parquet(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+    """Write rows to a Parquet file."""
     pa = import_pyarrow()
     text, number = pa.string(), pa.float64()
     top = pa.list_(pa.struct([("class", text), ("probability", number)]))

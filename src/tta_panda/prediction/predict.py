@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -201,7 +201,7 @@ def predict(
         _, label_of = find_classes(folders, made.classifier.class_names, made.classifier.model)
     else:
         made, label_of = make_method(folders, classes, model, method, device=device, seed=seed)
-    summary = Summary.empty(made.classifier.class_names)
+    summary = Summary(made.classifier.class_names)
     found: list[Prediction] = []
     with make_progress("predicting", len(pictures)) if progress else nullcontext() as bar:
         for batch in predict_batches(made, pictures, batch_size, summary, label_of=label_of):
@@ -226,6 +226,8 @@ def make_method(
     options: Mapping[str, Any] | None = None,
 ) -> tuple[Method, LabelOf]:
     """Create a method from names, and a function from the path of a picture to its label."""
+    if taken := sorted({"name", "classifier", "preset", "seed"}.intersection(options or {})):
+        raise InvalidInputError(f"{taken[0]} is not an option of a method.")
     if isinstance(model, str):
         loaded = load_model(model, resolve_device(device), cast(Precision, precision), cast(Backend, backend))
     else:
@@ -283,7 +285,7 @@ def predict_stream(
     if isinstance(pictures, str | os.PathLike):
         raise InvalidInputError(f"pictures must be a list of pictures or paths, got one path; write [{pictures!r}].")
     check_option("batch_size", batch_size, Count)
-    summary = Summary.empty(method.classifier.class_names)
+    summary = Summary(method.classifier.class_names)
     batches = predict_batches(method, pictures, batch_size, summary)
     return (prediction for batch in batches for prediction in _checked(batch, skip_broken))
 
@@ -302,13 +304,11 @@ def predict_batches(
     summary: Summary,
     decoding: Decoding = AS_SHOWN,
     label_of: LabelOf = lambda _path: None,
-    first: int = 0,
 ) -> Iterator[list[Prediction]]:
-    """Classify pictures batch by batch, and update the summary.
+    """Classify pictures batch by batch, and update the summary, which may already have counted earlier pictures.
 
     Args:
         label_of: returns the true class of a path, or None if it is not known.
-        first: index of the first picture.
     """
     fitted = partial(decode, framing=framing_of(method.classifier.model), decoding=decoding)
     names = method.classifier.class_names
@@ -319,21 +319,21 @@ def predict_batches(
         busy = time.perf_counter() - start
         probabilities = iter(zip(own, plain, strict=True))
         predictions = []
-        for index, (path, image) in enumerate(decoded, first):
+        for index, (path, image) in enumerate(decoded, summary.pictures):
             label = label_of(path) if path else None
             if isinstance(image, BrokenImageError):
                 predictions.append(Prediction(index, path, label, error=image.reason))
             else:
                 predictions.append(Prediction.of(index, path, label, names, *next(probabilities)))
         now = time.perf_counter()
-        counted = Summary.of_batch(names, predictions, own, plain, now - since, busy)
-        counted.beta, counted.gamma = (
-            [] if value is None else [1, value, value, value] for value in (method.beta, method.gamma)
-        )
-        summary.add(counted)
-        first, since = first + len(predictions), now
+        summary.update(predictions, own, plain)
+        summary.update_strength("beta", method.beta)
+        summary.update_strength("gamma", method.gamma)
+        summary.seconds += now - since
+        summary.busy += busy
+        since = now
         yield predictions
-    summary.add(replace(Summary.empty(names), streams=1, explanation=method.explain()))
+    summary.explanation = method.explain()
 
 
 @torch.no_grad()

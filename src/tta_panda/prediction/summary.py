@@ -1,11 +1,10 @@
-"""Sums over the predictions of a stream, saved with every checkpoint and added up over workers."""
+"""Sums over the predictions of a stream, saved with every checkpoint."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,103 +17,70 @@ MIN_STRENGTH = 0.005
 """A smaller beta or gamma is shown as 0.00."""
 
 
-Stats = list[float]
-"""Count, sum, minimum and maximum of some numbers; empty if there are none."""
-
-
-def _merge(one: Stats, other: Stats) -> Stats:
-    if not (one and other):
-        return one or other
-    return [one[0] + other[0], one[1] + other[1], min(one[2], other[2]), max(one[3], other[3])]
-
-
-def _as_dict(stats: Stats) -> dict[str, float] | None:
-    return {"mean": stats[1] / stats[0], "min": stats[2], "max": stats[3]} if stats else None
-
-
-@dataclass(eq=False)
 class Summary:
     """Counts of predictions, and of changed and skipped pictures; accuracy and bias of labelled pictures.
 
-    Names that begin with `plain` refer to the unadapted model.
+    Names that begin with `plain` refer to the unadapted model. All attributes are plain values or tensors, and are part
+    of a checkpoint.
     """
 
-    class_names: tuple[str, ...]
-    predicted: Tensor  # (K,) how often each class is predicted
-    plain_predicted: Tensor  # (K,)
-    labels: Tensor  # (K,) how often each class occurs, in the labelled pictures
-    probabilities: Tensor  # (K,) summed over the labelled pictures
-    plain_probabilities: Tensor  # (K,)
-    correct: int = 0
-    corrected: int = 0
-    """Labelled pictures that only the method classifies correctly."""
-    worsened: int = 0
-    """Labelled pictures that only the unadapted model classifies correctly."""
-    changed: int = 0
-    pictures: int = 0
-    """All pictures, including skipped ones."""
-    skipped: int = 0
-    seconds: float = 0.0
-    """Summed over workers, if there are several."""
-    busy: float = 0.0
-    """Seconds spent in the method and its encoder rather than waiting for pictures."""
-    reasons: dict[str, str] = field(default_factory=dict)
-    """Why pictures were skipped, by path; the first `MAX_REASONS` only."""
-    beta: Stats = field(default_factory=list)  # over the batches, as is gamma
-    gamma: Stats = field(default_factory=list)
-    streams: int = 0
-    """Number of finished streams; every shard of several workers is one."""
-    explanation: str = ""
-    """The method's `explain()` after the last stream."""
-
-    @classmethod
-    def empty(cls, class_names: Sequence[str]) -> Self:
+    def __init__(self, class_names: Sequence[str]):
+        self.class_names = tuple(class_names)
         zeros = torch.zeros(len(class_names), dtype=torch.double)  # sums are never changed in place
-        return cls(tuple(class_names), zeros, zeros, zeros, zeros, zeros)
+        self.predicted = self.plain_predicted = zeros  # (K,) how often each class is predicted
+        self.labels = zeros  # (K,) how often each class occurs, in the labelled pictures
+        self.probabilities = self.plain_probabilities = zeros  # (K,) summed over the labelled pictures
+        self.pictures = self.skipped = self.changed = 0  # all pictures, including skipped ones
+        self.correct = 0
+        self.corrected = self.worsened = 0  # labelled pictures that only the method, or only the plain model gets right
+        self.seconds = 0.0
+        self.busy = 0.0
+        """Seconds spent in the method and its encoder rather than waiting for pictures."""
+        self.reasons: dict[str, str] = {}
+        """Why pictures were skipped, by path; the first `MAX_REASONS` only."""
+        self.strengths: dict[str, dict[str, float]] = {}
+        """Number of batches, and sum, minimum and maximum of beta and gamma over them."""
+        self.explanation = ""
+        """The method's `explain()` after the stream."""
 
-    @classmethod
-    def of_batch(
-        cls,
-        class_names: Sequence[str],
-        predictions: Sequence[Prediction],
-        own: Tensor,
-        plain: Tensor,
-        seconds: float,
-        busy: float,
-    ) -> Self:
-        """Summarise a batch; the probabilities (B, K) are those of the readable pictures."""
-        index = {name: k for k, name in enumerate(class_names)}
+    def update(self, predictions: Sequence[Prediction], own: Tensor, plain: Tensor) -> None:
+        """Add a batch; the probabilities (B, K) are those of the readable pictures."""
+        index = {name: k for k, name in enumerate(self.class_names)}
         read = [each for each in predictions if each.error is None]
         labels = torch.tensor([index.get(each.label or "", -1) for each in read], dtype=torch.long)
         known, truth = labels >= 0, labels[labels >= 0]
         right, plain_right = (each[known].argmax(dim=1) == truth for each in (own, plain))
-        classes = len(class_names)
-        return cls(
-            tuple(class_names),
-            own.argmax(dim=1).bincount(minlength=classes),
-            plain.argmax(dim=1).bincount(minlength=classes),
-            truth.bincount(minlength=classes),
-            own[known].double().sum(dim=0),
-            plain[known].double().sum(dim=0),
-            correct=int(right.sum()),
-            corrected=int((right & ~plain_right).sum()),
-            worsened=int((plain_right & ~right).sum()),
-            changed=sum(each.changed for each in read),
-            pictures=len(predictions),
-            skipped=len(predictions) - len(read),
-            seconds=seconds,
-            busy=busy,
-            reasons={each.path or str(each.index): each.error for each in predictions if each.error is not None},
-        )
+        classes = len(self.class_names)
+        self.predicted = self.predicted + own.argmax(dim=1).bincount(minlength=classes)
+        self.plain_predicted = self.plain_predicted + plain.argmax(dim=1).bincount(minlength=classes)
+        self.labels = self.labels + truth.bincount(minlength=classes)
+        self.probabilities = self.probabilities + own[known].double().sum(dim=0)
+        self.plain_probabilities = self.plain_probabilities + plain[known].double().sum(dim=0)
+        self.pictures += len(predictions)
+        self.skipped += len(predictions) - len(read)
+        self.changed += sum(each.changed for each in read)
+        self.correct += int(right.sum())
+        self.corrected += int((right & ~plain_right).sum())
+        self.worsened += int((plain_right & ~right).sum())
+        for each in predictions:
+            if each.error is not None and len(self.reasons) < MAX_REASONS:
+                self.reasons[each.path or str(each.index)] = each.error
 
-    def add(self, other: Summary) -> None:
-        """Add the summary of further pictures to this one."""
-        for name, value in vars(other).items():
-            if isinstance(value, Tensor | int | float):
-                setattr(self, name, getattr(self, name) + value)
-        self.explanation = other.explanation or self.explanation
-        self.beta, self.gamma = _merge(self.beta, other.beta), _merge(self.gamma, other.gamma)
-        self.reasons = dict(list({**self.reasons, **other.reasons}.items())[:MAX_REASONS])
+    def update_strength(self, name: str, value: float | None) -> None:
+        """Add the beta or gamma of a batch, if the method has one."""
+        if value is not None:
+            before = self.strengths.get(name, {"batches": 0, "sum": 0.0, "min": value, "max": value})
+            self.strengths[name] = {
+                "batches": before["batches"] + 1,
+                "sum": before["sum"] + value,
+                "min": min(before["min"], value),
+                "max": max(before["max"], value),
+            }
+
+    def _range(self, name: str) -> dict[str, float] | None:
+        """Mean, minimum and maximum of beta or gamma; None if the method has none."""
+        found = self.strengths.get(name)
+        return found and {"mean": found["sum"] / found["batches"], "min": found["min"], "max": found["max"]}
 
     @property
     def labelled(self) -> int:
@@ -127,15 +93,11 @@ class Summary:
     def explain(self, method: str) -> list[str]:
         """Lines about the bias that was found, the correction, and how many predictions changed, or why none did."""
         read = self.pictures - self.skipped
-        lines = []
-        if self.explanation:
-            of = f"The last of {self.streams:,} shards, which are separate streams: " if self.streams > 1 else ""
-            lines.append(of + self.explanation)
+        lines = [self.explanation] if self.explanation else []
         ranges = [
-            f"{symbol} {least:.2f} to {greatest:.2f}, mean {total / batches:.2f}"
-            for symbol, stats in (("β", self.beta), ("γ", self.gamma))
-            for batches, total, least, greatest in ([stats] if stats else [])
-            if batches > 1
+            f"{symbol} {found['min']:.2f} to {found['max']:.2f}, mean {found['sum'] / found['batches']:.2f}"
+            for symbol, found in (("β", self.strengths.get("beta")), ("γ", self.strengths.get("gamma")))
+            if found and found["batches"] > 1
         ]
         if ranges:
             lines.append(f"Over all batches: {'; '.join(ranges)}.")
@@ -156,12 +118,12 @@ class Summary:
 
     def _why_unchanged(self, method: str) -> str:
         """Why no prediction differs from that of the unadapted model."""
-        subtracted = self.gamma or self.beta
+        subtracted = self.strengths.get("gamma") or self.strengths.get("beta")
         if method == "clip":
             return "clip is the unadapted model"
         if "+" not in method:
             return "adaptation was too weak to move any image to another class"
-        if subtracted and subtracted[3] < MIN_STRENGTH:
+        if subtracted and subtracted["max"] < MIN_STRENGTH:
             return "nothing was subtracted"
         return "in every image, the correction is smaller than the lead of the predicted class"
 
@@ -175,8 +137,8 @@ class Summary:
             "reasons": self.reasons,
             "changed": self.changed,
             "explanation": self.explanation,
-            "beta": _as_dict(self.beta),
-            "gamma": _as_dict(self.gamma),
+            "beta": self._range("beta"),
+            "gamma": self._range("gamma"),
             "seconds": round(self.seconds, 3),
             "pictures_per_second": round(read / seconds, 2),
             "busy": round(self.busy / seconds, 4),
