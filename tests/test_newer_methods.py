@@ -27,8 +27,8 @@ from tta_panda.methods.im import IM
 from tta_panda.methods.latte import Latte, exchange
 from tta_panda.methods.losses import marginal_entropy
 from tta_panda.methods.mint import Mint
-from tta_panda.methods.rotta import RoTTA
 from tta_panda.methods.oga import OGA, _covariance, _whitened
+from tta_panda.methods.rotta import RoTTA
 from tta_panda.methods.stata import Gaussians, StatA
 from tta_panda.methods.tda import TDA
 
@@ -297,7 +297,7 @@ def test_the_memory_of_rotta_is_that_of_the_text(capacity, common, tiny_classifi
     for i, (label, entropy) in enumerate(zip(labels.tolist(), entropies.tolist(), strict=True)):
         method._remember({name: rows[i : i + 1] for name, rows in new.items()})
         done.add(reference.rotta.enter(by_hand, label, {"h": entropy, "age": 0, "order": i}, capacity))
-        assert set(method.memory["order"].tolist()) == {item["order"] for item in sum(by_hand, [])}
+        assert set(method.memory["order"].tolist()) == {item["order"] for own in by_hand for item in own}
     assert {"added", "own", "dropped"} <= done and ("largest" in done) == (capacity != 6 or common == 0.3)
     at_once = RoTTA(tiny_classifier, capacity=capacity)
     at_once._remember(new)

@@ -30,7 +30,9 @@ class Adam:
                 self.m[i] = 0.9 * self.m[i] + 0.1 * g
                 self.v[i] = 0.999 * self.v[i] + 0.001 * g * g
                 p.copy_(p - self.lr * self.decay * p)
-                p.copy_(p - self.lr * (self.m[i] / first_correction) / ((self.v[i] / second_correction).sqrt() + self.eps))
+                p.copy_(
+                    p - self.lr * (self.m[i] / first_correction) / ((self.v[i] / second_correction).sqrt() + self.eps)
+                )
 
 
 def first_adamw_step(x: Tensor, g: Tensor, lr: float, decay: float = 0.01) -> Tensor:

@@ -46,7 +46,9 @@ def run(
         certain = between_0_and_1(-entropy(z.detach()))
         kept = [i for i in range(len(images)) if diverse[i] >= diverse.mean()]
         mean_p = 0.9 * mean_p + 0.1 * fixed.mean(dim=0)
-        z_aug = unit(given.model.encode_image(given.strong(images[kept], shared=protocol == "reference", degrade=False)))
+        z_aug = unit(
+            given.model.encode_image(given.strong(images[kept], shared=protocol == "reference", degrade=False))
+        )
         z_aug = given.scale * (z_aug - offset) @ t.T
         loss = 0.0
         for i, augmented in zip(kept, z_aug, strict=True):

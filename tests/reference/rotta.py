@@ -34,7 +34,7 @@ def enter(memory: list[list[dict]], label: int, new: dict, capacity: int) -> str
     what = make_room()
     if what != "dropped":
         memory[label].append(new)
-    for item in sum(memory, []):
+    for item in [item for own in memory for item in own]:
         item["age"] += 1
     return what
 
@@ -86,7 +86,7 @@ def run(
             if instances % capacity:
                 continue
 
-            items = sorted(sum(memory, []), key=lambda item: -item["age"])
+            items = sorted((item for own in memory for item in own), key=lambda item: -item["age"])
             x = torch.stack([item["x"] for item in items])
             offsets = torch.stack([item["offset"] for item in items])
             target = torch.softmax(given.scale * (unit(by_teacher(x)) - offsets) @ t.T, dim=1)

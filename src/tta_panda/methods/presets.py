@@ -17,7 +17,7 @@ from tta_panda.methods import MethodName
 _VIEWS = {"views": 64, "keep": 0.1, "augmentation": "augmix"}
 _FEW_VIEWS = {"views": 10, "keep": 0.3, "augmentation": "augmix"}  # minutes instead of hours on two cores
 _SELECT_VIEWS = ("tpt", "tps", "zero", "vte", "dota", "boostadapter", "dpe")
-_FEW_STEPS = {"cliptta": {"steps": 2}}
+_FEW_STEPS: dict[str, dict[str, Any]] = {"cliptta": {"steps": 2}}
 _USE_ALL_VIEWS = ("mta",)
 
 _SHARED: dict[str, dict[str, Any]] = {

@@ -84,8 +84,9 @@ class RoTTA(TrainedMethod):
         kept = list(range(len(self.memory["labels"])))
 
         def score(entry: int) -> float:
-            age = (self.seen - order[entry]) / self.capacity
-            return 1 / (1 + math.exp(-age)) + entropies[entry] / math.log(classes)
+            age: float = (self.seen - order[entry]) / self.capacity
+            uncertainty: float = entropies[entry] / math.log(classes)
+            return 1 / (1 + math.exp(-age)) + uncertainty
 
         for image in range(len(kept), len(labels)):
             counts = Counter(labels[entry] for entry in kept)

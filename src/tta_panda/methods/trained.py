@@ -242,7 +242,7 @@ class TrainedMethod(Method):
         }
 
     def recall(self, memory: Entries, images: Tensor | None = None) -> Encoded:
-        """Encode the images of a memory, or changed copies of them (N, 3, S, S), and debias them by their corrections."""
+        """Encode the images of a memory, or augmented copies (N, 3, S, S), and debias them by their own corrections."""
         encoded = self.embed(memory["images"] / 255 if images is None else images)
         return encoded._replace(shift=memory["shifts"], bias=memory["biases"])
 
