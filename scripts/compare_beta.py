@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tta_panda import CLIP, Panda, load_data, load_model
-from tta_panda.data.corruptions import CORRUPTIONS, corrupt_batch
+from tta_panda.data.corruptions import CORRUPTIONS, corrupt
 from tta_panda.data.glyphs import BENCHMARK_CLASSES, draw_glyphs, symbols
 from tta_panda.data.order import Order
 from tta_panda.data.stream import arrange
@@ -125,7 +125,7 @@ def load(options: argparse.Namespace) -> tuple[list[NDArray[np.uint8]], Indices,
             raise SystemExit(f"--classes must be 2 to {len(others)}, the number of symbols; got {options.classes}.")
         names = tuple(map(str, rng.permutation(others)[: options.classes]))
         clean = draw_glyphs(names, max(1, options.images // options.classes), seed=7)
-        return [corrupt_batch(clean.images, name, 5, seed=7) for name in CORRUPTIONS], clean.labels, names
+        return [corrupt(clean.images, name, 5, seed=7) for name in CORRUPTIONS], clean.labels, names
     sets = [load_data(options.data, name, 5, root=options.data_root, limit=options.images) for name in CORRUPTIONS]
     return [each.images_at(np.arange(len(each))) for each in sets], sets[0].labels, sets[0].class_names
 

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from tta_panda import CLIP, Panda, load_model
-from tta_panda.data.corruptions import corrupt_batch
+from tta_panda.data.corruptions import corrupt
 from tta_panda.models import make_classifier
 from tta_panda.reporting.figures import PANDA_COLOUR, PLAIN_COLOUR, REFERENCE_COLOUR
 
@@ -61,7 +61,7 @@ def show_images(axes: Axes, images: Tensor, columns: int, title: str) -> None:
 def main(path: str) -> None:
     classifier = make_classifier(load_model("lite0"), [*PHOTOGRAPHS.values(), *ABSENT])
     photographs, labels = crop_photographs(classifier.class_names)
-    images = torch.from_numpy(corrupt_batch(photographs, CORRUPTION, severity=5, seed=0)).permute(0, 3, 1, 2)
+    images = torch.from_numpy(corrupt(photographs, CORRUPTION, severity=5, seed=0)).permute(0, 3, 1, 2)
     plain, panda = CLIP(classifier), CLIP(classifier, debias=Panda())
     batch = panda.features.prepare(images)
     encoded = panda.features.encode(batch)

@@ -34,7 +34,7 @@ from tta_panda.app.records import as_grid, difference, read_folder, records_of, 
 from tta_panda.app.stream import PANDA, PLAIN, Player, Setting, render_charts, render_classes
 from tta_panda.app.video import frames, predict_frame
 from tta_panda.cli.explore import explore
-from tta_panda.data.corruptions import corrupt_batch
+from tta_panda.data.corruptions import corrupt
 from tta_panda.errors import DataError, InvalidInputError, MissingExtraError, StoreError
 from tta_panda.evaluation.store import RunStore
 
@@ -120,7 +120,7 @@ def test_pictures_of_a_folder_are_labelled_corrupted_and_broken_ones_named(folde
     assert sorted(clean.labels.tolist()) == [0, 0, 0, 1, 1, 1]
     assert clean.images.shape == (6, 32, 32, 3)
     assert len(clean.skipped) == 1 and clean.skipped[0].startswith("broken.png: not a picture")
-    np.testing.assert_array_equal(foggy.images, corrupt_batch(clean.images, "fog", 3, seed=0))
+    np.testing.assert_array_equal(foggy.images, corrupt(clean.images, "fog", 3, seed=0))
 
 
 def test_uploads_have_no_labels(folder, mini, mini_classifier):

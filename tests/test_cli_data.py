@@ -83,13 +83,6 @@ def offline(*_: object, **__: object) -> None:
     raise requests.ConnectionError("offline")
 
 
-def test_a_contact_sheet(tmp_path: Path) -> None:
-    image = write_image(tmp_path / "a.png", 32, 32)
-    document = rows("corrupt", "--sheet", str(tmp_path / "sheet.png"), str(image), "--corruption", "fog,contrast")
-    assert document["rows"][0]["severities"] == [1, 2, 3, 4, 5]
-    assert (tmp_path / "sheet.png").is_file()
-
-
 @pytest.mark.slow
 def test_run_on_images_on_disk(tmp_path: Path) -> None:
     """From clean images to records: cifar10-c that was made here, and a folder of images of several sizes."""
@@ -122,8 +115,6 @@ def test_run_on_images_on_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["corrupt", "only-one"], "Name two folders"),
-        (["corrupt", "--sheet", "sheet.png"], "takes one image"),
         (["data", "make", "cifar10", "--from", ".", "-o", "."], "Did you mean 'cifar10-c'"),
         (["data", "download", "imagenet", "-o", "."], "Did you mean 'imagenet-c'"),
         (["data", "check", "no-such-folder"], "There is no folder"),

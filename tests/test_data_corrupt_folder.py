@@ -1,4 +1,4 @@
-"""Corrupting folders: every image, the same bytes however many workers, going on after an end; and contact sheets."""
+"""Corrupting folders: every image, the same bytes however many workers, going on after an end."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from data_files import random_images, write_image
 from PIL import Image
 
 from tta_panda.data import make
 from tta_panda.data.listing import Found
-from tta_panda.data.make import corrupt_folder, draw_sheet, read_for_sheet
+from tta_panda.data.make import corrupt_folder
 from tta_panda.errors import DataError, InvalidInputError, TtaPandaWarning, UnknownNameError
 from tta_panda.images import read_image
 
@@ -176,10 +175,10 @@ def test_other_settings_are_not_mixed(images: Path, tmp_path: Path) -> None:
     corrupt_folder(images, out, ["fog"], [5], clean=True)
     corrupt_folder(images, out, ["snow"], [5], seed=1)  # each corruption has its own
     assert json.loads((out / "snow.json").read_text())["seed"] == 1
-    with pytest.raises(DataError, match=r'fog images .* other settings: .*"seed": 0.* not .*"seed": 1'):
+    with pytest.raises(DataError, match="fog was made with seed 0, not 1"):
         corrupt_folder(images, out, ["fog"], [3], seed=1)
     others = write_image(tmp_path / "others" / "top.png", 40, 50).parent
-    with pytest.raises(DataError, match=r"The clean images in .* were made with other settings"):
+    with pytest.raises(DataError, match="was made with images"):
         corrupt_folder(others, out, [], [], clean=True)
     (out / "fog.json").unlink()
     with pytest.raises(DataError, match="fog was not made by tta-panda corrupt"):
@@ -223,20 +222,3 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     done, skipped = corrupt_folder(source, out, ["contrast"], [5], clean=True)
     assert (done, skipped) == (1, {"no\\xebl.png": "empty file"})
     assert (out / "contrast" / "5" / os.fsdecode(b"caf\xe9.png")).is_file()
-
-
-def test_sheet_shows_every_corruption_at_every_severity(tmp_path: Path) -> None:
-    image = random_images(1)[0]
-    sheet = draw_sheet(image, ["contrast", "brightness"], [1, 5])
-    single = draw_sheet(image, ["contrast"], [1])
-    assert sheet.width - single.width == 100  # a column: 32 px three times as large, and a gap
-    assert sheet.height - single.height == 100
-    tile = np.asarray(sheet.crop((130, 26, 226, 122)).resize((32, 32), Image.Resampling.NEAREST))
-    assert np.array_equal(tile, image)
-
-
-def test_large_images_are_brought_to_the_size_of_imagenet_c(tmp_path: Path) -> None:
-    assert read_for_sheet(write_image(tmp_path / "large.png", 300, 400)).shape == (224, 224, 3)
-    assert read_for_sheet(write_image(tmp_path / "small.png", 30, 40)).shape == (30, 40, 3)
-    with pytest.raises(DataError, match="--sheet"):
-        read_for_sheet(tmp_path / "absent.png")

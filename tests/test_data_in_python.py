@@ -12,7 +12,7 @@ from data_files import random_images, write_image
 from PIL import Image
 
 import tta_panda
-from tta_panda.data.corruptions import corrupt_batch
+from tta_panda.data.corruptions import corrupt
 from tta_panda.data.dataset import ImageDataset
 from tta_panda.errors import InvalidInputError, UnknownNameError
 
@@ -50,7 +50,7 @@ def as_array(images: Any) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("name", ["fog", "frost"])
 def test_corrupted_images_are_of_the_kind_that_was_given(name: str) -> None:
     images = random_images(2, 40, 50)
-    expected = corrupt_batch(images, name, 3, seed=7)
+    expected = corrupt(images, name, 3, seed=7)
     tensor = torch.from_numpy(images).movedim(-1, -3)
     floats = tensor / 255
     for batch in (images, tensor, floats, floats.double(), floats.half()):

@@ -12,7 +12,7 @@ import pytest
 from data_files import write_clean_cifar, write_image
 
 from tta_panda.data import check_data, load_data
-from tta_panda.data.corruptions import CORRUPTIONS, corrupt_batch
+from tta_panda.data.corruptions import CORRUPTIONS, corrupt
 from tta_panda.data.make import make_corrupted
 from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
 
@@ -49,7 +49,7 @@ def test_layout_is_the_published_one(clean: Path, tmp_path: Path) -> None:
     pictures = source.images_at(np.arange(30))
     for severity in ALL:
         rows = images[30 * (severity - 1) : 30 * severity]
-        assert np.array_equal(rows, corrupt_batch(pictures, "fog", severity, seed=0))
+        assert np.array_equal(rows, corrupt(pictures, "fog", severity, seed=0))
         loaded = load_data("cifar10-c", "fog", severity, root=tmp_path)
         assert np.array_equal(loaded.images_at(np.arange(30)), rows)
 

@@ -30,7 +30,6 @@ from tta_panda.reporting.comparison import (
     passes_table,
     read_comparisons,
     summary_table,
-    verdicts,
 )
 from tta_panda.reporting.exports import to_csv, to_markdown, write_tables
 from tta_panda.reporting.tables import MARGIN_NOTE, ONE_SEED_NOTE, SD_NOTE, Column, Row, Table, spread_notes
@@ -64,9 +63,6 @@ def test_plain_panda_and_difference_stand_side_by_side():
         "mean of 2": ["35.0", "35.0", "+0.0"],  # clean is no corruption
     }
     assert rows_of(bias)["fog"] == ["0.500", "0.400", "-0.100"]
-    [sentence] = verdicts(comparison)
-    assert "accuracy 35.0 → 35.0 (+0.0)" in sentence
-    assert sentence.endswith("bias 0.650 → 0.650 (+0.000), lower on 1 and higher on 1 of 2")
 
 
 def test_differences_are_coloured_only_where_they_exceed_their_margin():
@@ -104,7 +100,6 @@ def test_one_seed_has_no_margin_and_says_why():
     assert rows_of(table)["fog"] == ["50.0", "60.0", "+10.0", "50.0", "60.0", "+10.0"]
     assert spread_notes([table]) == [ONE_SEED_NOTE]
     assert markdown_text(ONE_SEED_NOTE) in to_markdown(table)
-    assert all("±" not in sentence for sentence in verdicts(comparison))
     [several] = compare([*records, *pair("fog", 0.5, 0.7, seed=1)])
     assert spread_notes(several.tables()) == [SD_NOTE, MARGIN_NOTE, ONE_SEED_NOTE]  # of tent there is one seed
 
@@ -141,7 +136,6 @@ def test_missing_cells_say_so_and_means_take_the_seeds_that_all_have():
     rows = rows_of(corruption_table(comparison, ACCURACY))
     assert rows["snow"] == ["50.0", NOT_RUN, NOT_RUN]
     assert rows["mean of 2"] == ["50.0", NOT_RUN, NOT_RUN]  # of seed 0, the only one with snow
-    assert verdicts(comparison) == []
 
 
 def test_differences_are_taken_over_the_seeds_that_both_have():

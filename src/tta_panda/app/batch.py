@@ -30,7 +30,7 @@ from tta_panda.app.common import (
 )
 from tta_panda.app.drawing import Series, cell, class_table, panel, sheet, table, tiles
 from tta_panda.data import CLEAN, load_data
-from tta_panda.data.corruptions import corrupt_batch
+from tta_panda.data.corruptions import corrupt
 from tta_panda.data.listing import find_images
 from tta_panda.data.stream import Stream
 from tta_panda.errors import BrokenImageError, DataError, InvalidInputError
@@ -86,7 +86,7 @@ class Pictures:
         """Corrupt the pictures."""
         if corruption == CLEAN:
             return self
-        return replace(self, images=corrupt_batch(self.images, corruption, severity, seed=0))
+        return replace(self, images=corrupt(self.images, corruption, severity, seed=0))
 
 
 def read_data(name: str, corruption: str, severity: int, count: int, seed: int = 0) -> Pictures:

@@ -34,6 +34,10 @@ def bench(
     output: Annotated[
         Path, OUTPUT("--output", "-o", metavar="DIR", help="Folder of records, tables and report.")
     ] = Path("runs"),
+    log: Annotated[
+        str | None,
+        OUTPUT(metavar="NAME", help="Log new records with wandb or trackio, if it is installed."),
+    ] = None,
     as_json: JsonOption = False,
     run: RunOptions,
     execution: ExecutionOptions,
@@ -73,7 +77,7 @@ def bench(
         if run.dry_run:
             runs.print_dry_run([planned], run, as_json)
             return
-        outcome = runs.run_with_progress(planned, execution, run.cache)
+        outcome = runs.run_with_progress(planned, execution, run.cache, log)
         page = None if run.shard else _show(outcome, store, quiet=as_json)
         if as_json:
             rows = [row for record in outcome.records.values() for row in record.rows()]

@@ -1,4 +1,4 @@
-"""`tta-panda corrupt`: corrupt folders of images, or draw a contact sheet."""
+"""`tta-panda corrupt`: corrupt folders of images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import typer
 
 from tta_panda.cli.common import note_on_interrupt, parse_ints, print_json, print_rows, print_stderr, split_commas
 from tta_panda.cli.options import JsonOption
-from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.files import expand
 from tta_panda.progress import make_console, make_progress
 
@@ -28,22 +27,14 @@ FrostOption = Annotated[
 
 
 def corrupt(
-    source: Annotated[
-        Path | None, typer.Argument(metavar="IN", help="Folder of images; with --sheet, an image.")
-    ] = None,
+    source: Annotated[Path, typer.Argument(metavar="IN", help="Folder of images.")],
     target: Annotated[
-        Path | None, typer.Argument(metavar="OUT", help="Output folder; images go to <corruption>/<severity>/...")
-    ] = None,
+        Path, typer.Argument(metavar="OUT", help="Output folder; images go to <corruption>/<severity>/...")
+    ],
     corruption: CorruptionOption = "all",
     severity: Annotated[
-        str | None,
-        typer.Option(
-            "--severity",
-            metavar="N",
-            help="Severity, 1 to 5; several as 1,3,5 or 1-5.",
-            show_default="5; with --sheet: all",
-        ),
-    ] = None,
+        str, typer.Option("--severity", metavar="N", help="Severity, 1 to 5; several as 1,3,5 or 1-5.")
+    ] = "5",
     clean: Annotated[bool, typer.Option("--clean", help="Also copy the clean images to OUT.")] = False,
     seed: SeedOption = 0,
     workers: WorkersOption = None,
@@ -57,34 +48,33 @@ def corrupt(
             show_default="by image size",
         ),
     ] = None,
-    sheet: Annotated[Path | None, typer.Option("--sheet", metavar="FILE", help="Draw a contact sheet of IN.")] = None,
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Exit with 0 even if images were skipped.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Corrupt a folder of images, or draw a contact sheet of an image.
+    """Corrupt a folder of images.
 
     \b
     Examples:
       tta-panda corrupt photos corrupted --corruption fog,snow --severity 3,5
-      tta-panda corrupt --sheet sheet.png photos/cat.jpg
+      tta-panda corrupt photos corrupted --clean
     """
     from tta_panda.data.corruptions import expand_corruptions
 
-    severities = list(dict.fromkeys(parse_ints(severity))) if severity else None
-    names = expand_corruptions(split_commas(corruption), severities or ())
-    how = {"seed": seed, "parameters": parameters, "frost": frost}
-    if sheet is not None:
-        if source is None or target is not None:
-            raise InvalidInputError("--sheet takes one image: tta-panda corrupt --sheet sheet.png IMAGE")
-        _draw_sheet(expand(source), expand(sheet), names, severities or [1, 2, 3, 4, 5], as_json, **how)
-        return
-    if source is None or target is None:
-        raise InvalidInputError("Name two folders: tta-panda corrupt IN OUT --corruption fog,snow --severity 3,5")
+    severities = list(dict.fromkeys(parse_ints(severity)))
+    names = expand_corruptions(split_commas(corruption), severities)
     with note_on_interrupt(f"Finished images are in {target}; the same command continues from there."):
         rows, skipped = _corrupt(
-            expand(source), expand(target), names, severities or [5], clean=clean, workers=workers, **how
+            expand(source),
+            expand(target),
+            names,
+            severities,
+            clean=clean,
+            workers=workers,
+            seed=seed,
+            parameters=parameters,
+            frost=frost,
         )
     show(rows, as_json, skipped=[{"image": image, "reason": reason} for image, reason in skipped.items()])
     for image, reason in skipped.items():
@@ -110,21 +100,6 @@ def _corrupt(
         for name, severity, folder in made
     ]
     return rows, skipped
-
-
-def _draw_sheet(
-    source: Path, sheet: Path, names: Sequence[str], severities: list[int], as_json: bool, **how: Any
-) -> None:
-    from tta_panda.data.make import draw_sheet, read_for_sheet, save_image
-
-    try:
-        save_image(sheet, draw_sheet(read_for_sheet(source), names, severities, **how))
-    except ValueError as error:
-        raise DataError(f"Cannot write {sheet} ({error}). Give a file name that ends in .png.") from error
-    if as_json:
-        print_json([{"sheet": str(sheet), "corruptions": list(names), "severities": severities}])
-    else:
-        typer.echo(f"Contact sheet: {sheet}")
 
 
 def show(rows: list[dict[str, Any]], as_json: bool, **more: Any) -> None:

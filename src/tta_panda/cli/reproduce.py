@@ -153,7 +153,7 @@ def _setups(
 
     Without a preset, options that are not set have the experiment's own defaults.
     """
-    from tta_panda.experiments.paper import BACKBONES
+    from tta_panda.experiments.printed import BACKBONES
     from tta_panda.experiments.setup import PAPER_SEEDS, QUICK_SEEDS, Setup
     from tta_panda.methods.presets import get_preset
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from tta_panda.data import CLEAN
-from tta_panda.data.corruptions import corrupt_batch, expand_corruptions
+from tta_panda.data.corruptions import corrupt, expand_corruptions
 from tta_panda.data.dataset import Dataset, ImageDataset, Indices, Labels, checked_limit
 from tta_panda.data.source import DataSource
 from tta_panda.images import Framing
@@ -75,9 +75,7 @@ class GlyphPictures(Dataset):
     def images(self) -> NDArray[np.uint8]:
         per_class = -(-self.count // len(self.class_names))
         clean = draw_glyphs(self.class_names, per_class, self.seed).images[: self.count]
-        return (
-            clean if self.corruption == CLEAN else corrupt_batch(clean, self.corruption, self.severity, seed=self.seed)
-        )
+        return clean if self.corruption == CLEAN else corrupt(clean, self.corruption, self.severity, seed=self.seed)
 
     @functools.cached_property
     def labels(self) -> Labels:  # type: ignore[override]  # computed instead of a field

@@ -1,4 +1,4 @@
-"""Make corrupted data, as CIFAR-C in the published layout or as image files, and draw contact sheets.
+"""Make corrupted data, as CIFAR-C in the published layout or as image files.
 
     OUT/CIFAR-10-C/<corruption>.npy    `make_corrupted`: one file per corruption, with the rows of five severities
     OUT/<corruption>/<severity>/...    `corrupt_folder`: every image of a folder, under its own name
@@ -15,7 +15,7 @@ import json
 import os
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.format import write_array_header_1_0
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from tta_panda import __version__
 from tta_panda.data import CLEAN, DATASETS
 from tta_panda.data.cifar import LABELS, SEVERITIES, Cifar, note_path, open_array, read_note
-from tta_panda.data.corruptions import corrupt_batch, corrupt_image, expand_corruptions, image_rng
+from tta_panda.data.corruptions import corrupt, expand_corruptions
 from tta_panda.data.corruptions.frost import FrostTextures, load_frost_textures
 from tta_panda.data.corruptions.severity import PARAMETER_SETS
 from tta_panda.data.folders import CLASS_LIST
@@ -44,15 +44,10 @@ from tta_panda.errors import (
 from tta_panda.escapes import path_text
 from tta_panda.executors import local_executor
 from tta_panda.files import locked, read_regular, remove_parts, save_file, saving
-from tta_panda.images import fit_picture, read_image
+from tta_panda.images import read_image
 
 _JPEG = {"quality": 85}
 _SAVING: dict[str, dict[str, Any]] = {".jpg": _JPEG, ".jpeg": _JPEG, ".jfif": _JPEG, ".webp": {"lossless": True}}
-
-_LARGEST = 224  # side of the images that ImageNet-C corrupts
-_SMALLEST_TILE = 96
-_GAP, _LEFT, _TOP = 4, 130, 26
-_PAPER, _INK = (255, 255, 255), (30, 30, 30)
 
 
 class _Settings(NamedTuple):
@@ -60,7 +55,7 @@ class _Settings(NamedTuple):
 
     seed: int
     parameters: str | None
-    textures: FrostTextures | None
+    frost_textures: FrostTextures | None
 
     @classmethod
     def of(cls, seed: int, parameters: str | None, frost: Path | None) -> _Settings:
@@ -68,15 +63,20 @@ class _Settings(NamedTuple):
             raise UnknownNameError("parameter set", parameters, PARAMETER_SETS)
         return cls(seed, parameters, load_frost_textures(frost) if frost else None)
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Keyword arguments of the corruptions, except for their random numbers."""
-        return {"parameters": self.parameters, "frost_textures": self.textures}
-
     def note(self, name: str) -> dict[str, Any]:
         """Settings that distinguish versions of a corruption from each other."""
-        textures = {"textures": self.textures.name if self.textures else "generated"} if name == "frost" else {}
-        return {"seed": self.seed, **textures}
+        textures = self.frost_textures.name if self.frost_textures else "generated"
+        return {"seed": self.seed, **({"textures": textures} if name == "frost" else {})}
+
+
+def _check_settings(path: Path, note: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raise `DataError` if data were made with other settings, according to the note next to them."""
+    for key, value in settings.items():
+        if note.get(key) != value:
+            raise DataError(
+                f"{path} was made with {key} {note.get(key)!r}, not {value!r}. Choose another output folder, or delete "
+                "it to make it again."
+            )
 
 
 # CIFAR-C
@@ -141,7 +141,7 @@ def _make_file(clean: NDArray[np.uint8], settings: _Settings, task: tuple[Path, 
             if severity not in severities:
                 file.seek(clean.nbytes, os.SEEK_CUR)  # sparse on most file systems
                 continue
-            file.write(corrupt_batch(clean, path.stem, severity, seed=settings.seed, **settings.arguments).tobytes())
+            file.write(corrupt(clean, path.stem, severity, **settings._asdict()).tobytes())
         file.truncate()
     _write_note(path, {"severities": severities, **note})
 
@@ -160,18 +160,12 @@ def _severities_in(path: Path, rows: int, settings: dict[str, Any]) -> list[int]
     note = read_note(path)
     if note is None:
         return list(range(1, SEVERITIES + 1))
-    for key, value in settings.items():
-        if note.get(key) != value:
-            raise DataError(
-                f"{path} was made with {key} {note.get(key)!r}, not {value!r}, and a file holds only one of them. "
-                "Choose another folder with -o PATH, or delete the file to make it again."
-            )
+    _check_settings(path, note, settings)
     return list(note["severities"])
 
 
 def _cifar_source(name: str) -> Cifar:
-    found = {name: DATASETS.get(name) for name in DATASETS}
-    sources = {name: source for name, source in found.items() if isinstance(source, Cifar) and source.folder}
+    sources = {name: source for name in DATASETS if isinstance(source := DATASETS.get(name), Cifar) and source.folder}
     if name not in sources:
         raise UnknownNameError("data set to make", name, sources)
     return sources[name]
@@ -238,34 +232,32 @@ def _images(source: Path, target: Path) -> list[str]:
     if os.path.realpath(source) == made:
         raise InvalidInputError(f"IN and OUT are the same folder, {source}; choose another OUT.")
 
-    def is_made(path: Path) -> bool:
-        return Path(os.path.realpath(path)).is_relative_to(made)
+    def is_input(path: Path) -> bool:
+        return path != source / CLASS_LIST and not Path(os.path.realpath(path)).is_relative_to(made)
 
-    paths = tuple(path for path in found.paths if not is_made(path))
-    skipped = {
-        path: reason for path, reason in found.skipped.items() if path != source / CLASS_LIST and not is_made(path)
-    }
-    found = Found(paths, skipped)
-    if not paths:
+    skipped = {path: reason for path, reason in found.skipped.items() if is_input(path)}
+    found = Found(tuple(filter(is_input, found.paths)), skipped)
+    if not found.paths:
         raise DataError(f"{source} holds no images (.jpg, .png, ...), nor do the folders in it: {found}.")
     if skipped:
         warnings.warn(f"{path_text(source)}: {found}", TtaPandaWarning, stacklevel=3)
-    return sorted(path.relative_to(source).as_posix() for path in paths)
+    return sorted(path.relative_to(source).as_posix() for path in found.paths)
 
 
 def _write_tree_note(source: Path, target: Path, name: str, settings: _Settings) -> None:
     """Record the settings next to a corruption's folder; raise `DataError` if it was made with other settings."""
-    made = {} if name == CLEAN else {"seed": settings.seed, "parameters": settings.parameters, **settings.note(name)}
-    content = json.dumps({"images": path_text(os.path.realpath(source)), **made})
-    note = target / f"{name}.json"
-    if name != CLEAN and (target / name).exists() and not note.is_file():
-        raise DataError(f"{target / name} was not made by tta-panda corrupt. Choose another OUT.")
-    if note.is_file() and (before := read_regular(note).decode(errors="replace")) != content:
-        raise DataError(
-            f"The {name} images in {target} were made with other settings: {before}, not {content}. Choose "
-            f"another OUT, or delete them and {note.name}."
-        )
-    save_file(note, content)
+    made = {} if name == CLEAN else {**settings.note(name), "parameters": settings.parameters}
+    wanted = {"images": path_text(os.path.realpath(source)), **made}
+    folder, note = target / name, target / f"{name}.json"
+    if folder.exists() and not note.is_file():
+        raise DataError(f"{folder} was not made by tta-panda corrupt. Choose another OUT.")
+    if note.is_file():
+        try:
+            before = dict(json.loads(read_regular(note)))
+        except (ValueError, TypeError):
+            before = {}
+        _check_settings(target if name == CLEAN else folder, before, wanted)
+    save_file(note, json.dumps(wanted))
 
 
 def _corrupt_file(
@@ -286,14 +278,14 @@ def _corrupt_file(
         if not missing:
             return None
         content, image = read_regular(source / relative), read_image(source / relative)
+        index = zlib.crc32(os.fsencode(relative))  # each path has random numbers of its own: images can be added
         for name, severity, path in missing:
             with saving(path) as part:
                 if name == CLEAN:
                     part.write_bytes(content)
                 else:
-                    # Each path has its own random numbers, so adding images does not change the others.
-                    rng = image_rng(settings.seed, name, severity, zlib.crc32(os.fsencode(relative)))
-                    _save(part, Image.fromarray(corrupt_image(image, name, severity, rng=rng, **settings.arguments)))
+                    made = corrupt(image, name, severity, first_index=index, **settings._asdict())
+                    Image.fromarray(made).save(part, **_SAVING.get(part.suffix.lower(), {}))
                 os.utime(part, ns=(changed, changed))
     except BrokenImageError as error:
         return error.reason
@@ -319,55 +311,3 @@ def _outputs(
             yield name, 0, target / relative
         else:
             yield from ((name, severity, target / name / str(severity) / file) for severity in severities)
-
-
-def save_image(path: Path, image: Image.Image) -> None:
-    """Save an image in the format of its suffix: JPEG with the quality of ImageNet-C, others without loss."""
-    with saving(path) as part:
-        _save(part, image)
-
-
-def _save(path: Path, image: Image.Image) -> None:
-    image.save(path, **_SAVING.get(path.suffix.lower(), {}))
-
-
-# Contact sheets
-
-
-def draw_sheet(
-    image: NDArray[np.uint8],
-    corruptions: Sequence[str],
-    severities: Sequence[int] = (1, 2, 3, 4, 5),
-    *,
-    seed: int = 0,
-    parameters: str | None = None,
-    frost: Path | None = None,
-) -> Image.Image:
-    """Draw the image (H, W, 3) next to its corrupted versions; small images are enlarged without smoothing."""
-    arguments = _Settings.of(seed, parameters, frost).arguments
-    height, width = image.shape[:2]
-    zoom = max(1, -(-_SMALLEST_TILE // min(height, width)))
-    step_x, step_y = zoom * width + _GAP, zoom * height + _GAP
-    size = (_LEFT + step_x * (1 + len(severities)), _TOP + step_y * len(corruptions))
-    sheet = Image.new("RGB", size, _PAPER)
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(14)
-    for column, title in enumerate(("clean", *(f"severity {severity}" for severity in severities))):
-        pen.text((_LEFT + column * step_x, 6), title, _INK, font)
-    for row, name in enumerate(corruptions):
-        top = _TOP + row * step_y
-        pen.text((6, top + step_y // 2 - 9), name.replace("_", " "), _INK, font)
-        made = [
-            corrupt_image(image, name, level, rng=image_rng(seed, name, level, 0), **arguments) for level in severities
-        ]
-        for column, tile in enumerate([image, *made]):
-            enlarged = Image.fromarray(tile).resize((zoom * width, zoom * height), Image.Resampling.NEAREST)
-            sheet.paste(enlarged, (_LEFT + column * step_x, top))
-    return sheet
-
-
-def read_for_sheet(path: Path) -> NDArray[np.uint8]:
-    """Read an image; a large one is resized and cropped to 224 px, the size for which ImageNet-C was designed."""
-    if not path.is_file():
-        raise DataError(f"There is no image {path}. Expected: tta-panda corrupt --sheet sheet.png IMAGE")
-    image = read_image(path)
-    return image if min(image.shape[:2]) <= _LARGEST else np.asarray(fit_picture(Image.fromarray(image), _LARGEST))

@@ -90,14 +90,14 @@ class StreamConfig:
         """The corruption and severity in words."""
         return f"{self.corruption} at severity {self.severity}" if self.severity else self.corruption
 
-    def title(self, also: Collection[str] = ()) -> str:
-        """Describe the stream: options that differ from their defaults, and the fields named in `also`."""
+    def title(self, also: Collection[str] = (), omit: Collection[str] = ()) -> str:
+        """Describe the stream: options that differ from their defaults, and the fields in `also`; none in `omit`."""
         parts = []
         for each in fields(self):
             name, value = each.name, getattr(self, each.name)
             is_changed = name not in DIGESTS and value != each.default
             is_missing = name in DIGESTS and value is None
-            if (name in also or is_changed or name == "batch_size") and not is_missing:
+            if (name in also or is_changed or name == "batch_size") and not is_missing and name not in omit:
                 form = _TITLES.get(name, f"{name.replace('_', ' ')} {{}}")
                 parts.append(form.format("all" if value is None else value))
         return ", ".join(parts)

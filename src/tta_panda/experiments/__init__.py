@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tta_panda.errors import UnknownNameError
-from tta_panda.experiments import base, figures, published, tables  # noqa: F401  (each registers its experiments)
+from tta_panda.experiments import base, figures, tables  # noqa: F401  (each registers its experiments)
 from tta_panda.experiments.base import Experiment
 
 EXPERIMENTS = {

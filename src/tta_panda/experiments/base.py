@@ -13,7 +13,7 @@ from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.errors import InvalidInputError
 from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import Encoded, RunRecord
-from tta_panda.experiments.paper import MEAN, printed_accuracy
+from tta_panda.experiments.printed import MEAN, printed_accuracy
 from tta_panda.experiments.setup import Series, Setup
 from tta_panda.methods import MethodName
 from tta_panda.reporting.cells import ACCURACY, Cell, Metric, Results, over_seeds
@@ -149,7 +149,7 @@ class ExperimentResults(Results[Series]):
         """The most accurate candidate; the series itself if it has none."""
 
         def accuracy(candidate: Series) -> float:
-            value = self.average(candidate, ACCURACY).value
+            value = self.cell(candidate, ACCURACY).value
             return -1.0 if value is None else value
 
         if series.candidates and series not in self._chosen:
@@ -158,29 +158,24 @@ class ExperimentResults(Results[Series]):
 
     def chosen_beta(self, series: Series) -> Cell:
         """The beta of the most accurate candidate."""
-        if self.average(series, ACCURACY).value is None:
+        if self.cell(series, ACCURACY).value is None:
             return Cell()
         return Cell(dict(self.chosen(series).options)["beta"])
 
-    def average(self, series: Series, metric: Metric) -> Cell:
-        """The mean over all corruptions of the experiment."""
-        return self.mean(series, metric, self.corruptions)
+    def cell(self, series: Series, metric: Metric, corruption: str = MEAN) -> Cell:
+        """Mean and s.d. over seeds on one corruption, or of the means over all corruptions of the experiment."""
+        if corruption == MEAN:
+            return self.mean(series, metric, self.corruptions)
+        return super().cell(series, metric, corruption)
 
-    def cells_by_row(self, find: Callable[[Series], Cell]) -> dict[str, list[Cell]]:
-        """Find a cell for each series of every row."""
+    def cells_by_row(self, find: Callable[[Series], Cell] | None = None) -> dict[str, list[Cell]]:
+        """Find a cell for each series of every row, by default the mean accuracy."""
+        find = find or (lambda series: self.cell(series, ACCURACY))
         return {label: [find(series) for series in row] for label, row in self.rows.items()}
-
-    def mean_accuracies(self) -> dict[str, list[Cell]]:
-        """Mean accuracies over all corruptions of the experiment, for each series of every row."""
-        return self.cells_by_row(lambda series: self.average(series, ACCURACY))
-
-    def cell_or_mean(self, series: Series, metric: Metric, corruption: str) -> Cell:
-        """The cell of one corruption, or the mean over all of them for `MEAN`."""
-        return self.average(series, metric) if corruption == MEAN else self.cell(series, metric, corruption)
 
     def accuracy(self, series: Series, corruption: str = MEAN) -> Cell:
         """Our accuracy, together with the paper's for the same setting, if there is one."""
-        cell = self.cell_or_mean(series, ACCURACY, corruption)
+        cell = self.cell(series, ACCURACY, corruption)
         method = MethodName.of(series.method)
         if method.debias and not self.setup.has_paper_beta(series):
             return cell
@@ -285,7 +280,7 @@ def sweep_experiment(
         for index, sweep in enumerate(sweeps):
             xs, lines = sweep.values(results.setup), []
             for line in sweep.lines:
-                cells = [results.average(each, ACCURACY) for each in results.rows[f"{sweep.title} {line.name}"]]
+                cells = [results.cell(each, ACCURACY) for each in results.rows[f"{sweep.title} {line.name}"]]
                 kind: LineKind = "level" if line.is_level else "line"
                 lines.append(Line(line.name, dict(zip(xs, cells, strict=True)), line.hue, kind))
             panels.append(Panel(sweep.x, ACCURACY.title, lines, sweep.title, log_x))

@@ -20,7 +20,7 @@ from tta_panda.experiments.base import (
     line_table,
     sweep_experiment,
 )
-from tta_panda.experiments.paper import METHODS
+from tta_panda.experiments.printed import METHODS
 from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, STREAMS, Series, Setup, short_name
 from tta_panda.reporting.cells import ACCURACY, BETA, BIAS, Cell, Metric
 from tta_panda.reporting.comparison import corruption_rows, table_by_corruption
@@ -145,7 +145,7 @@ def _choices_table(results: ExperimentResults) -> Table:
     setup, rows, betas = results.setup, {}, []
     for name in ("clip", "tent"):
         grid, auto = setup.best_of_grid(f"{name}+panda"), setup.series(f"{name}+panda", beta="auto")
-        rows[name] = [results.average(series, ACCURACY) for series in (setup.series(name), auto, grid)]
+        rows[name] = [results.cell(series, ACCURACY) for series in (setup.series(name), auto, grid)]
         betas.append(results.chosen_beta(grid))
     title = f"Two ways to choose beta: accuracy (%), {results.where}"
     table = changes_table(title, "method", ["auto (no labels)", BEST_OF_GRID], rows, name="choices")
@@ -254,7 +254,7 @@ def _ablation_rows(setup: Setup) -> dict[str, list[Series]]:
 )
 def _ablation(results: ExperimentResults) -> Section:
     columns = [Column.of(ACCURACY, kind) for kind in ("off", "within image", "no average", "full")]
-    rows = [Row(*each) for each in results.mean_accuracies().items()]
+    rows = [Row(*each) for each in results.cells_by_row().items()]
     table = Table(f"Accuracy (%), {results.where}", "method", columns, rows)
     caption = f"{results.about} {results.where.capitalize()}; bars are one s.d. over seeds."
     return Section([table], [DotFigure(caption, ACCURACY.title, table)], results.sweep_notes())

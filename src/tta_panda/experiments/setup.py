@@ -12,7 +12,7 @@ from tta_panda.data.corruptions import CORRUPTIONS, GROUPS
 from tta_panda.errors import InvalidInputError
 from tta_panda.evaluation.config import EMBEDDED, MethodConfig, RunConfig, StreamConfig
 from tta_panda.evaluation.plan import Sources, model_preset, plan_methods, plan_streams
-from tta_panda.experiments.paper import BACKBONES
+from tta_panda.experiments.printed import BACKBONES
 from tta_panda.methods import MethodName, list_methods, parse_method
 from tta_panda.methods.presets import Preset
 

@@ -10,8 +10,18 @@ from types import MappingProxyType
 
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.experiments.base import ExperimentResults, changes_table, experiment
-from tta_panda.experiments.paper import BACKBONES, MAIN_ROWS, MEAN, METHODS, printed_accuracy, printed_seconds
-from tta_panda.experiments.published import as_printed, subtta, watt
+from tta_panda.experiments.printed import (
+    BACKBONES,
+    MAIN_ROWS,
+    MEAN,
+    METHODS,
+    NOT_PRINTED,
+    PAPER,
+    SUBTTA,
+    WATT,
+    Publication,
+    printed_seconds,
+)
 from tta_panda.experiments.setup import AUTO, BEST_OF_GRID, SEVERITY, STREAMS, Series, Setup, short_name
 from tta_panda.methods import DEBIASES
 from tta_panda.methods import METHODS as ALL_METHODS
@@ -31,29 +41,16 @@ from tta_panda.reporting.figures import DotFigure
 from tta_panda.reporting.page import Section
 from tta_panda.reporting.tables import Column, Row, Table
 
-_PAPER_NOTE = "The paper's numbers, for its own models, data and settings: only the pattern can be compared."
 _ZERO_NOTE = (
     "Zero's probabilities are the softmax of its votes, which is flat however confident it is: metrics that depend on "
     "them, such as bias, cannot be compared with those of other methods."
 )
 
 
-def _paper_cell(method: str, benchmark: str, corruption: str = MEAN) -> Cell:
-    return printed_accuracy(benchmark, method, corruption) or Cell()
-
-
-def _paper_tables(results: ExperimentResults, title: str, rows: Mapping[str, str]) -> list[Table]:
+def _paper_table(results: ExperimentResults, rows: Mapping[str, str] | Iterable[str]) -> list[Table]:
     """Table of the paper's mean accuracies on its three benchmarks; none if they are shown with ours."""
-    table = Table(
-        f"{title}: printed in the paper, accuracy (%)",
-        "method",
-        [Column.of(ACCURACY, backbone) for backbone in BACKBONES.values()],
-        [Row(label, [_paper_cell(name, benchmark) for benchmark in BACKBONES]) for label, name in rows.items()],
-        note=_PAPER_NOTE,
-        of_paper=True,
-        name="in-paper",
-    )
-    return [table] if results.setup.benchmark is None else []
+    named = rows if isinstance(rows, Mapping) else {name: name for name in rows}
+    return [PAPER.table(named)] if results.setup.benchmark is None else []
 
 
 def _series_table(
@@ -62,7 +59,7 @@ def _series_table(
     """Table with a row per series, and columns for accuracy, bias and more."""
     columns = {
         Column.of(ACCURACY, ACCURACY.title): results.accuracy,
-        Column.of(BIAS, BIAS.title): lambda series: results.average(series, BIAS),
+        Column.of(BIAS, BIAS.title): lambda series: results.cell(series, BIAS),
         **more,
     }
     rows = [Row(series.label, [find(series) for find in columns.values()]) for series in results.series]
@@ -95,16 +92,12 @@ def _quality_table(results: ExperimentResults) -> Table:
     way = f" ({AUTO})" if results.setup.beta == "grid" else ""
     columns = [Column.of(metric, f"{metric.short}{suffix}") for metric in metrics for suffix in ("", f" +panda{way}")]
     rows = [
-        Row(name, [results.average(series, metric) for metric in metrics for series in row[:2]])
+        Row(name, [results.cell(series, metric) for metric in metrics for series in row[:2]])
         for name, row in results.rows.items()
     ]
     names = ", ".join([metrics[0].heading, *(metric.title for metric in metrics[1:])])
     note = f"Lower is better throughout. {_ZERO_NOTE}"
     return Table(f"{names}, {results.where} at severity {SEVERITY}", "method", columns, rows, note, name="more")
-
-
-def _accuracy_dots(table: Table) -> DotFigure:
-    return DotFigure(f"{table.title}. Bars are one s.d. over seeds.", ACCURACY.title, table)
 
 
 @experiment(
@@ -118,8 +111,8 @@ def _accuracy_dots(table: Table) -> DotFigure:
 )
 def _main(results: ExperimentResults) -> Section:
     tables = [_accuracy_table(results), _quality_table(results)]
-    papers = _paper_tables(results, "Ten methods", {name: name for name in MAIN_ROWS})
-    return Section([*tables, *papers], [_accuracy_dots(tables[0])])
+    caption = f"{tables[0].title}. Bars are one s.d. over seeds."
+    return Section([*tables, *_paper_table(results, MAIN_ROWS)], [DotFigure(caption, ACCURACY.title, tables[0])])
 
 
 @experiment(
@@ -132,14 +125,13 @@ def _main(results: ExperimentResults) -> Section:
 )
 def _corruptions(results: ExperimentResults) -> Section:
     accuracies = {series.label: partial(results.accuracy, series) for series in results.series}
-    biases = {series.label: partial(results.cell_or_mean, series, BIAS) for series in results.series}
+    biases = {series.label: partial(results.cell, series, BIAS) for series in results.series}
     bias = _by_corruption(BIAS.heading, BIAS, biases, "bias")
     tables = [_by_corruption(ACCURACY.heading, ACCURACY, accuracies), replace(bias, note=_ZERO_NOTE)]
     if results.setup.benchmark is None:
-        rows = {name: partial(_paper_cell, name, "cifar10-c") for name in MAIN_ROWS}
+        rows = {name: PAPER.numbers["cifar10-c", "ViT-B-32", name].__getitem__ for name in MAIN_ROWS}
         title = f"{BACKBONES['cifar10-c']}: printed in the paper, accuracy (%)"
-        papers = _by_corruption(title, ACCURACY, rows, "in-paper")
-        tables.append(replace(papers, note=_PAPER_NOTE, of_paper=True))
+        tables.append(replace(_by_corruption(title, ACCURACY, rows, "in-paper"), of_paper=True))
     return Section(tables)
 
 
@@ -182,7 +174,7 @@ def _positive(results: ExperimentResults) -> Section:
     more = {encoded: lambda series: results.encoded_per_image(series, "images", "images_with_gradient")}
     table = _series_table(results, _ZERO_NOTE, more)
     names = (*_POSITIVE, "tent+panda")
-    return Section([table, *_paper_tables(results, "Positive augmentation", {name: name for name in names})])
+    return Section([table, *_paper_table(results, names)])
 
 
 # Table 3: time
@@ -262,15 +254,19 @@ def _negative(results: ExperimentResults) -> Section:
         _series_table(results),
         _by_corruption("Accuracy (%) on every corruption", ACCURACY, accuracies, "corruptions"),
     ]
-    return Section([*tables, *_paper_tables(results, "Negative augmentation", _NEGATIVE_ROWS)])
+    return Section([*tables, *_paper_table(results, _NEGATIVE_ROWS)])
 
 
-# Beyond the paper: kinds of streams
+# Beyond the paper: ways to debias, by kind of stream
 
 _STREAMS_NOTE = (
     "Streams are named as in --order; sorted is correlated:0, one class is label_shift:0. Unless domains are joined "
     "(continual, mixed), methods are reset before each corruption."
 )
+_NEED_TEXT = ("tpt", "bat")
+_PHOTO_STREAMS = ("shuffled", "correlated:0.1", "sorted", "label_shift:0.1", "continual", "mixed")
+_BETAS = ("auto", 0.4)
+_BETA_QUICK_IMAGES = 500  # fewer would leave many classes in each batch of a sorted stream
 
 
 def _ways_rows(
@@ -279,38 +275,37 @@ def _ways_rows(
     """Series for each method and stream: the plain method, then each way to debias it."""
     return {
         f"{method}, {stream}": [
-            setup.series(name, **STREAMS[stream]) for name in (method, *(f"{method}+{way}" for way in ways))
+            setup.series(method, **STREAMS[stream]),
+            *(setup.series(f"{method}+{way}", f"+{way}", **STREAMS[stream]) for way in ways),
         ]
         for method in methods
         for stream in streams
     }
 
 
-_WAYS = [f"+{way}" for way in DEBIASES]
-_STREAM_ROWS = "method and stream"
-
-
-def _worst_table(results: ExperimentResults, means: Table) -> Table:
-    """Table of the change with each way to debias, on the corruption where accuracy falls most or rises least."""
-
-    def worst(plain: Series, other: Series) -> Cell:
-        cells = [
-            results.cell(other, ACCURACY, corruption) - results.cell(plain, ACCURACY, corruption)
-            for corruption in results.corruptions
-        ]
-        return min(
-            cells, key=lambda cell: -100.0 if cell.value is None else cell.value
-        )  # prefer an empty one, which has a reason
-
-    title = f"Change in accuracy on the worst of {len(results.corruptions)} corruptions"
-    rows = [Row(name, [worst(plain, each) for each in others]) for name, (plain, *others) in results.rows.items()]
-    return Table(title, means.rows_are, means.columns[1:], rows, name="worst")
-
-
 def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
     if setup.quick:
         return _ways_rows(setup, ("clip", "tent"), ("shuffled", "correlated:0.1", "sorted", "label_shift:0.1"))
     return _ways_rows(setup, ("clip", "tent", "dmn"), STREAMS)
+
+
+def _photo_rows(setup: Setup) -> dict[str, list[Series]]:
+    usable = [name for name in ALL_METHODS if name not in _NEED_TEXT]
+    if setup.quick and not setup.methods:
+        usable = ["clip", "tda", "tent"]
+    return _ways_rows(
+        setup, usable, ("shuffled", "correlated:0.1", "label_shift:0.1") if setup.quick else _PHOTO_STREAMS
+    )
+
+
+def _beta_rows(setup: Setup) -> dict[str, list[Series]]:
+    """Series for each kind of stream: plain CLIP, then with Panda and each beta."""
+    rows = {}
+    for name, stream in STREAMS.items():
+        changes = {**stream, "quick_images": _BETA_QUICK_IMAGES}
+        panda = [setup.series("clip+panda", str(beta), beta=beta, **changes) for beta in _BETAS]
+        rows[f"clip, {name}"] = [setup.series("clip", **changes), *panda]
+    return rows
 
 
 @experiment(
@@ -321,15 +316,59 @@ def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
     corruptions=Setup.sensitivity_corruptions,
     by_method=True,
 )
-def _streams(results: ExperimentResults) -> Section:
-    corruptions = results.corruptions
-    worst = f"mean of the worst tenth, {tenth_of(corruptions)} of {len(corruptions)} corruptions"
+@experiment(
+    "table-photos",
+    "Photographs",
+    "Accuracy of an ImageNet classifier on corrupted photographs, and its change with each way to debias.",
+    _photo_rows,
+    corruptions=Setup.sensitivity_corruptions,
+    by_method=True,
+    defaults={"data": "cifar10-c", "model": "lite0", "limit": 1000, "seeds": (0, 1, 2)},
+)
+@experiment(
+    "table-beta",
+    "Beta by kind of stream",
+    "Change in CLIP's accuracy with Panda, with beta auto, which needs no labels, and with a fixed beta.",
+    _beta_rows,
+    corruptions=Setup.sensitivity_corruptions,
+)
+def _ways(results: ExperimentResults) -> Section:
+    """Plain accuracies and their changes: the means, those of the worst corruptions, and the worst changes."""
+    corruptions, rows_are = results.corruptions, "method and stream"
+    ways = [series.label for series in next(iter(results.rows.values()))[1:]]
     tails = results.cells_by_row(lambda series: results.tail(series, ACCURACY, corruptions))
-    tables = [
-        changes_table(f"Accuracy (%), {where}", _STREAM_ROWS, _WAYS, rows, values=False, name=name)
-        for where, rows, name in ((results.where, results.mean_accuracies(), ""), (worst, tails, "tail"))
-    ]
-    return Section(tables, notes=[_STREAMS_NOTE, *results.sweep_notes()])
+    worst_tenth = f"mean of the worst tenth, {tenth_of(corruptions)} of {len(corruptions)} corruptions"
+    means, tail = (
+        changes_table(f"Accuracy (%), {where}", rows_are, ways, rows, values=False, name=name)
+        for where, rows, name in ((results.where, results.cells_by_row(), ""), (worst_tenth, tails, "tail"))
+    )
+
+    def worst_change(plain: Series, other: Series) -> Cell:
+        """The change on the corruption where accuracy falls most or rises least; an empty cell has a reason."""
+        cells = [results.cell(other, ACCURACY, name) - results.cell(plain, ACCURACY, name) for name in corruptions]
+        return min(cells, key=lambda cell: -100.0 if cell.value is None else cell.value)
+
+    title = f"Change in accuracy on the worst of {len(corruptions)} corruptions"
+    changes = {name: [worst_change(plain, each) for each in others] for name, (plain, *others) in results.rows.items()}
+    worst = Table(title, rows_are, means.columns[1:], [Row(*each) for each in changes.items()], name="worst")
+    return Section([means, tail, worst], _change_figures(means), [_STREAMS_NOTE, *results.sweep_notes()])
+
+
+def _change_figures(means: Table) -> list[DotFigure]:
+    """Figures of the changes, one for each method or, if there are more methods than streams, for each stream."""
+    pairs = [row.name.split(", ") for row in means.rows]
+    methods, streams = (dict.fromkeys(each) for each in zip(*pairs, strict=True))
+    figures = []
+    for group in methods if len(methods) <= len(streams) else streams:
+        own = [
+            Row(", ".join(name for name in pair if name != group), row.cells[1:])
+            for pair, row in zip(pairs, means.rows, strict=True)
+            if group in pair
+        ]
+        caption = f"Change in accuracy with each way to debias, {group}. {means.title}."
+        table = replace(means, columns=means.columns[1:], rows=own)
+        figures.append(DotFigure(caption, "change in accuracy (percentage points)", table, ("plain", 0.0)))
+    return figures
 
 
 # Beyond the paper: all methods
@@ -357,16 +396,15 @@ def _all(results: ExperimentResults) -> Section:
         method, _, stream = label.partition(", ")
         by_stream.setdefault(stream, {})[method] = row
     tables = [_stream_table(results, stream, rows) for stream, rows in by_stream.items()]
-    costs = _cost_table(results, by_stream["shuffled"])
-    papers = [as_printed(publication) for publication in (subtta(), watt())]
-    return Section([*tables, costs, *papers], notes=[_STREAMS_NOTE, _ZERO_NOTE, *results.sweep_notes()])
+    tables += [_cost_table(results, by_stream["shuffled"]), SUBTTA.table(), WATT.table()]
+    return Section(tables, notes=[_STREAMS_NOTE, _ZERO_NOTE, *results.sweep_notes()])
 
 
 def _stream_table(results: ExperimentResults, stream: str, rows: Mapping[str, Sequence[Series]]) -> Table:
     """Table of one kind of stream: accuracy and its changes, then bias and calibration error."""
     ways = [f"+{way}" for way in _ALL_WAYS]
     cells = {
-        metric: {name: [results.average(series, metric) for series in row] for name, row in rows.items()}
+        metric: {name: [results.cell(series, metric) for series in row] for name, row in rows.items()}
         for metric in (ACCURACY, BIAS, CALIBRATION)
     }
     title = f"{stream}: accuracy (%), {BIAS.short} and {CALIBRATION.short}, {results.where}"
@@ -378,72 +416,64 @@ def _stream_table(results: ExperimentResults, stream: str, rows: Mapping[str, Se
     return table
 
 
-# Beyond the paper: photographs
-
-_NEED_TEXT = ("tpt", "bat")
-_PHOTO_STREAMS = ("shuffled", "correlated:0.1", "sorted", "label_shift:0.1", "continual", "mixed")
-_PHOTOS_NOTE = (
-    "The weights for a class of CIFAR-10 are the mean of those of the ImageNet classes that belong to it; ImageNet "
-    "has no deer, so antelopes are used instead."
-)
+# Beyond the paper: published numbers
 
 
-def _photo_rows(setup: Setup) -> dict[str, list[Series]]:
-    usable = [name for name in ALL_METHODS if name not in _NEED_TEXT]
-    if setup.quick and not setup.methods:
-        usable = ["clip", "tda", "tent"]
-    return _ways_rows(
-        setup, usable, ("shuffled", "correlated:0.1", "label_shift:0.1") if setup.quick else _PHOTO_STREAMS
-    )
+def _publication_for(setup: Setup) -> Publication:
+    """The publication whose prompts the setup has."""
+    return WATT if setup.stream.templates == "clipartt" else SUBTTA
+
+
+def _printed_numbers(setup: Setup, method: str) -> Mapping[str, Cell]:
+    """Accuracies that were printed for the data, model and method of a setup; empty if there are none."""
+    architecture, _, weights = setup.stream.model.partition(":")
+    changed = setup.quick or setup.settings or setup.stream.limit is not None or weights != "openai"
+    if changed or setup.uses_made_data:
+        return {}
+    architecture = architecture.removesuffix("-quickgelu")
+    return _publication_for(setup).numbers.get((setup.stream.data, architecture, method), {})
+
+
+def _published_rows(setup: Setup) -> dict[str, list[Series]]:
+    publication = _publication_for(setup)
+    stream = publication.streams.get(setup.stream.data, {}) if setup.stream.limit is None else {}
+    return {
+        method: [setup.series(method, **stream, **publication.options.get(method, {}))]
+        for method in publication.methods
+    }
 
 
 @experiment(
-    "table-photos",
-    "Photographs",
-    "Accuracy of an ImageNet classifier on corrupted photographs, and its change with each way to debias.",
-    _photo_rows,
-    corruptions=Setup.sensitivity_corruptions,
+    "check-published",
+    "Published numbers",
+    "Accuracies of settings that were published, beside the printed ones; needs OpenAI's weights and the data sets.",
+    _published_rows,
     by_method=True,
-    defaults={"data": "cifar10-c", "model": "lite0", "limit": 1000, "seeds": (0, 1, 2)},
+    defaults={"preset": "cifar100-c-clipartt,cifar10-c,cifar100-c,imagenet-c", "seeds": (0,)},
 )
-def _photos(results: ExperimentResults) -> Section:
-    title = f"Accuracy (%), {results.where}"
-    means = changes_table(title, _STREAM_ROWS, _WAYS, results.mean_accuracies(), values=False)
-    figures = []
-    for stream in dict.fromkeys(name.partition(", ")[2] for name in results.rows):
-        own = [row for row in means.rows if row.name.endswith(f", {stream}")]
-        shown = [Row(row.name.partition(",")[0], row.cells[1:]) for row in own]
-        caption = f"Change in accuracy with each way to debias, stream {stream}, {results.where}."
-        table = replace(means, columns=means.columns[1:], rows=shown)
-        figures.append(DotFigure(caption, "change in accuracy (percentage points)", table, ("plain", 0.0)))
-    notes = [_PHOTOS_NOTE, _STREAMS_NOTE, *results.sweep_notes()]
-    return Section([means, _worst_table(results, means)], figures, notes)
+def _published(results: ExperimentResults) -> Section:
+    publication = _publication_for(results.setup)
+    printed = {method: _printed_numbers(results.setup, method) for method in results.rows}
+    names = (*CORRUPTIONS, MEAN)
 
+    def difference(ours: Cell, theirs: Cell) -> Cell:
+        """Our number with its s.d. as a difference from theirs, which has no seeds to pair with ours."""
+        if ours.value is None or theirs.value is None:
+            return ours if ours.value is None else theirs
+        return replace(ours, value=ours.value - theirs.value)
 
-# Beyond the paper: beta by kind of stream
-
-_BETAS = ("auto", 0.4)
-_BETA_QUICK_IMAGES = 500  # fewer would leave many classes in each batch of a sorted stream
-
-
-def _beta_rows(setup: Setup) -> dict[str, list[Series]]:
-    """Series for each kind of stream: plain CLIP, then with Panda and each beta."""
-    rows = {}
-    for name, stream in STREAMS.items():
-        changes = {**stream, "quick_images": _BETA_QUICK_IMAGES}
-        panda = [setup.series("clip+panda", beta=beta, **changes) for beta in _BETAS]
-        rows[name] = [setup.series("clip", **changes), *panda]
-    return rows
-
-
-@experiment(
-    "table-beta",
-    "Beta by kind of stream",
-    "Change in CLIP's accuracy with Panda, with beta auto, which needs no labels, and with a fixed beta.",
-    _beta_rows,
-    corruptions=Setup.sensitivity_corruptions,
-)
-def _betas(results: ExperimentResults) -> Section:
-    ways, rows = list(map(str, _BETAS)), results.mean_accuracies()
-    means = changes_table(f"Accuracy (%), {results.where}", "stream", ways, rows, values=False)
-    return Section([means, _worst_table(results, means)], notes=[_STREAMS_NOTE, *results.quick_notes()])
+    means, changes = [], []
+    for method, [series] in results.rows.items():
+        ours = [results.cell(series, ACCURACY, name) for name in names]
+        theirs = [printed[method].get(name, NOT_PRINTED) for name in names]
+        changes.append(Row(method, list(map(difference, ours, theirs))))
+        means.append(Row(method, [ours[-1], theirs[-1], changes[-1].cells[-1]]))
+    note = f"{publication.title}. {publication.protocol}. Seeds and options that are not printed may differ."
+    columns = [Column.of(ACCURACY, "ours"), Column.of(ACCURACY, "printed"), Column.delta(ACCURACY, "difference")]
+    table = Table(f"Accuracy (%), {results.where}", "method", columns, means, note)
+    if not any(printed.values()):
+        return Section([table.cut(slice(1)), publication.table()])
+    title = "Difference from the printed accuracy on every corruption"
+    columns = [Column.delta(ACCURACY, short_name(name)) for name in names]
+    by_corruption = Table(title, "method", columns, changes, name="corruptions")
+    return Section([table, by_corruption] if any(len(numbers) > 1 for numbers in printed.values()) else [table])

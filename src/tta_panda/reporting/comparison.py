@@ -28,7 +28,6 @@ from tta_panda.reporting.cells import (
     Metric,
     Results,
     S,
-    over_seeds,
     tenth_of,
 )
 from tta_panda.reporting.figures import DotFigure, Figure, class_histograms
@@ -103,11 +102,7 @@ class Comparison(Results[MethodConfig]):
         ]
 
     def label(self, method: MethodConfig) -> str:
-        """The method's name, with the options that distinguish it from others of the same name."""
-        others = [other.options for other in self.methods if other.name == method.name]
-        differing = [key for key in method.options if any(other.get(key) != method.options[key] for other in others)]
-        suffix = ", ".join(f"{key}={method.options[key]}" for key in differing)
-        return f"{method.name} ({suffix})" if suffix else method.name
+        return method_label(method, self.methods)
 
     def tables(self) -> list[Table]:
         tables = [summary_table(self)] if self.pairs and self.corruptions else []
@@ -117,7 +112,15 @@ class Comparison(Results[MethodConfig]):
     def section(self, name: str) -> Section:
         """Its tables, figures and notes for a page."""
         figures = [figure for pair in self.pairs for figure in _figures(self, *pair)]
-        return Section(self.tables(), figures, [*verdicts(self), *findings(self)], name, self.title, self.all_runs())
+        return Section(self.tables(), figures, findings(self), name, self.title, self.all_runs())
+
+
+def method_label(method: MethodConfig, methods: Iterable[MethodConfig]) -> str:
+    """The method's name, with the options that distinguish it from others of the same name."""
+    others = [other.options for other in methods if other.name == method.name]
+    differing = [key for key in method.options if any(other.get(key) != method.options[key] for other in others)]
+    suffix = ", ".join(f"{key}={method.options[key]}" for key in differing)
+    return f"{method.name} ({suffix})" if suffix else method.name
 
 
 def read_comparisons(store: RunStore) -> tuple[list[RunRecord], list[Comparison]]:
@@ -281,27 +284,6 @@ def passes_table(comparison: Comparison) -> Table:
             rows.append(Row(comparison.label(method), [Cell(mean) for mean in means]))
     title = f"Encoded per batch of {comparison.setting.batch_size} images, mean"
     return Table(title, "method", [Column(kind.replace("_", " ")) for kind in kinds], rows, name="passes")
-
-
-def verdicts(comparison: Comparison) -> list[str]:
-    """A sentence for each debiased method: how accuracy and bias changed on average."""
-    corruptions = comparison.corruptions
-    sentences = []
-    for plain, debiased in comparison.pairs:
-        changes = []
-        for metric in (ACCURACY, BIAS):
-            before, after = (comparison.mean(method, metric, corruptions) for method in (plain, debiased))
-            change = after - before
-            if change.value is not None:
-                first = over_seeds({seed: before.by_seed[seed] for seed in change.by_seed}).value or 0.0
-                numbers = map(Column.of(metric, "").number, (first, first + change.value))
-                changes.append(f"{metric.field} {' → '.join(numbers)} ({Column.delta(metric).full_text(change)})")
-        if changes:
-            lower, higher = _lower_bias(comparison, plain, debiased), _lower_bias(comparison, debiased, plain)
-            names = f"{comparison.label(debiased)} against {comparison.label(plain)}"
-            counts = f"lower on {lower} and higher on {higher} of {len(corruptions)}"
-            sentences.append(f"{names}: {', '.join([*changes, counts])}")
-    return sentences
 
 
 MAX_EXPLAINED = 3

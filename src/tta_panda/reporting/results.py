@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from tta_panda.files import to_dataframe
 from tta_panda.methods import create_method
 from tta_panda.methods.base import Method
 from tta_panda.models.base import Classifier
-from tta_panda.reporting.cells import ACCURACY, BIAS, CALIBRATION, DIVERGED, LIKELIHOOD, Cell, Metric
+from tta_panda.reporting.cells import ACCURACY, BIAS, CALIBRATION, DIVERGED, LIKELIHOOD, Cell, Metric, over_seeds
 from tta_panda.reporting.exports import to_markdown
 from tta_panda.reporting.figures import DotFigure, draw, to_bytes
 from tta_panda.reporting.page import templates
@@ -25,47 +24,32 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
-class MethodComparison(Mapping[str, EvaluationResult | None]):
+class MethodComparison(dict[str, EvaluationResult | None]):
     """The results of methods on one stream, by name; None for a method that diverged.
 
     Notebooks display it as a table.
     """
 
-    results: Mapping[str, EvaluationResult | None]
-
-    def __getitem__(self, name: str) -> EvaluationResult | None:
-        return self.results[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.results)
-
-    def __len__(self) -> int:
-        return len(self.results)
-
     @property
     def table(self) -> Table:
         """Table with a row per method: its metrics, and its difference in accuracy from the first method."""
         metrics = (ACCURACY, BIAS, CALIBRATION, LIKELIHOOD)
-        first, *others = (Column.of(metric, metric.title) for metric in metrics)
-        rows = []
-        for name in self.results:
-            accuracy, *cells = (self._cell(name, metric) for metric in metrics)
-            rows.append(Row(name, [accuracy, accuracy - self._cell(next(iter(self)), ACCURACY), *cells]))
-        samples = next((result.samples for result in self.results.values() if result), 0)
-        return Table(f"{samples:,} images", "method", [first, Column.delta(ACCURACY), *others], rows)
 
-    def _cell(self, name: str, metric: Metric) -> Cell:
-        result = self.results[name]
-        if result is None:
-            return Cell(why_empty=DIVERGED)
-        value = metric.of(result)
-        return Cell(value, by_seed={0: value})
+        def cell(result: EvaluationResult | None, metric: Metric) -> Cell:
+            return over_seeds({0: metric.of(result)}) if result else Cell(why_empty=DIVERGED)
+
+        plain, rows = cell(next(iter(self.values())), ACCURACY), []
+        for name, result in self.items():
+            accuracy, *cells = (cell(result, metric) for metric in metrics)
+            rows.append(Row(name, [accuracy, accuracy - plain, *cells]))
+        first, *others = (Column.of(metric, metric.title) for metric in metrics)
+        samples = next((result.samples for result in self.values() if result), 0)
+        return Table(f"{samples:,} images", "method", [first, Column.delta(ACCURACY), *others], rows)
 
     def to_dataframe(self) -> pandas.DataFrame:
         """A row for each method and domain: `pip install "tta-panda[pandas]"`."""
-        found = {name: result for name, result in self.results.items() if result}
-        return to_dataframe({"method": name, **row} for name, result in found.items() for row in result.rows())
+        found = [(name, result) for name, result in self.items() if result]
+        return to_dataframe({"method": name, **row} for name, result in found for row in result.rows())
 
     def plot(self) -> Figure:
         """Plot the accuracies of the methods as a matplotlib figure."""

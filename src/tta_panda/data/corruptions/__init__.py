@@ -54,6 +54,7 @@ def corrupt(
     severity: int = 5,
     *,
     seed: int = 0,
+    first_index: int = 0,
     parameters: str | None = None,
     frost_textures: FrostTextures | None = None,
 ) -> Kind:
@@ -65,26 +66,29 @@ def corrupt(
         name: one of `list_corruptions()`.
         severity: 1 to 5.
         seed: random seed. The result for an image depends only on its position and the seed.
+        first_index: position of the first image, if the images are a part of a data set.
         parameters: strengths of `"cifar"` or `"imagenet"`; by default chosen by the size of the images.
         frost_textures: photographs of frost, from `load_frost_textures`; generated ones by default.
     """
-    how: dict[str, Any] = {"seed": seed, "parameters": parameters, "frost_textures": frost_textures}
     if isinstance(images, list | tuple):
-        several = (_corrupt(each, name, severity, how | {"first_index": i}) for i, each in enumerate(images))
+        how: dict[str, Any] = {"seed": seed, "parameters": parameters, "frost_textures": frost_textures}
+        several = (corrupt(each, name, severity, first_index=first_index + i, **how) for i, each in enumerate(images))
         return cast(Kind, type(images)(several))
-    return cast(Kind, _corrupt(images, name, severity, how))
 
-
-def _corrupt(images: Any, name: str, severity: int, how: dict[str, Any]) -> Any:
-    """Corrupt images of one type, converted to an array (B, H, W, 3) in between."""
-    from PIL import Image
+    def corrupt_array(array: Images) -> Images:
+        return _corrupt_array(array, name, severity, seed, first_index, parameters, frost_textures)
 
     if isinstance(images, np.ndarray):
-        one = images.ndim == 3
-        made = corrupt_batch(images[None] if one else images, name, severity, **how)
-        return made[0] if one else made
+        return cast(Kind, corrupt_array(images))
+    from PIL import Image
+
     if isinstance(images, Image.Image):
-        return Image.fromarray(_corrupt(np.asarray(images.convert("RGB")), name, severity, how))
+        return cast(Kind, Image.fromarray(corrupt_array(np.asarray(images.convert("RGB")))))
+    return cast(Kind, _corrupt_tensor(images, corrupt_array))
+
+
+def _corrupt_tensor(images: Any, corrupt_array: Callable[[Images], Images]) -> Any:
+    """Corrupt a tensor, which is converted to an array of bytes and back."""
     import torch
 
     if not isinstance(images, torch.Tensor):
@@ -98,52 +102,31 @@ def _corrupt(images: Any, name: str, severity: int, how: dict[str, Any]) -> Any:
         if pixels.numel() and not (pixels.min() >= 0 and pixels.max() <= 1):  # also for NaN
             raise InvalidInputError("Float images must be in [0, 1]; pass images before normalisation.")
         pixels = (255 * pixels.float()).round().to(torch.uint8)
-    corrupted = torch.from_numpy(_corrupt(pixels.movedim(-3, -1).numpy(), name, severity, how)).movedim(-1, -3)
+    corrupted = torch.from_numpy(corrupt_array(pixels.movedim(-3, -1).numpy())).movedim(-1, -3)
     return (corrupted.to(images.dtype) / 255 if images.is_floating_point() else corrupted).to(images.device)
 
 
-def corrupt_image(
-    image: Images,
-    name: str,
-    severity: int = 5,
-    *,
-    rng: np.random.Generator,
-    parameters: str | None = None,
-    frost_textures: FrostTextures | None = None,
-) -> Images:
-    """Corrupt one image (H W 3, uint8) with random numbers from `rng`. The input is not changed."""
-    _check_images(image, "H W 3")
-    if not isinstance(rng, np.random.Generator):
-        raise InvalidInputError(f"rng is {rng!r}; expected a numpy Generator, e.g. rng=np.random.default_rng(0).")
-    function = _resolve(name, severity, parameters, image, frost_textures)
-    return function(np.ascontiguousarray(image), rng)
-
-
-def corrupt_batch(
+def _corrupt_array(
     images: Images,
     name: str,
-    severity: int = 5,
-    *,
+    severity: int,
     seed: int,
-    first_index: int = 0,
-    parameters: str | None = None,
-    frost_textures: FrostTextures | None = None,
+    first_index: int,
+    parameters: str | None,
+    frost_textures: FrostTextures | None,
 ) -> Images:
-    """Corrupt a batch (B H W 3, uint8). Image i depends only on `seed` and `first_index + i`, not on the batch."""
-    _check_images(images, "B H W 3")
-    function = _resolve(name, severity, parameters, images, frost_textures)
-    out = np.empty(images.shape, dtype=np.uint8)
-    for index, image in enumerate(images):
-        out[index] = function(np.ascontiguousarray(image), image_rng(seed, name, severity, first_index + index))
-    return out
-
-
-def image_rng(seed: int, name: str, severity: int, index: int) -> np.random.Generator:
-    """The generator that `corrupt_batch` uses for the image at `index` of a data set."""
-    for label, value in (("seed", seed), ("index", index)):
+    """Corrupt (H W 3) or (B H W 3). Each image has a generator of its own, so that it does not depend on the others."""
+    _check_images(images)
+    for label, value in (("seed", seed), ("first_index", first_index)):
         if not isinstance(value, (int, np.integer)) or value < 0:
             raise InvalidInputError(f"{label} is {value!r}; expected a whole number, 0 or more.")
-    return np.random.default_rng((int(seed), zlib.crc32(name.encode()), int(severity), int(index)))
+    function = corruption(name, severity, images.shape, parameters, frost_textures)
+    batch = images if images.ndim == 4 else images[None]
+    out = np.empty(batch.shape, dtype=np.uint8)
+    for index, image in enumerate(batch, int(first_index)):
+        rng = np.random.default_rng((int(seed), zlib.crc32(name.encode()), int(severity), index))
+        out[index - first_index] = function(np.ascontiguousarray(image), rng)
+    return out if images.ndim == 4 else out[0]
 
 
 def expand_corruptions(names: Sequence[str], severities: Sequence[int] = ()) -> tuple[str, ...]:
@@ -157,10 +140,14 @@ def expand_corruptions(names: Sequence[str], severities: Sequence[int] = ()) -> 
     return tuple(dict.fromkeys(expanded))
 
 
-def _resolve(
-    name: str, severity: int, parameters: str | None, images: Images, frost_textures: FrostTextures | None
+def corruption(
+    name: str,
+    severity: int,
+    shape: tuple[int, ...],
+    parameters: str | None = None,
+    frost_textures: FrostTextures | None = None,
 ) -> Callable[[Images, np.random.Generator], Images]:
-    """Check the arguments; return the corruption with its published strength, to be called for each image."""
+    """Return the function that corrupts an image (H W 3) of a shape (... H W 3), with its published strength."""
     from tta_panda.data.corruptions import functions
     from tta_panda.data.corruptions.severity import PARAMETER_SETS
 
@@ -168,7 +155,7 @@ def _resolve(
         raise UnknownNameError("corruption", name, ALL_CORRUPTIONS)
     _check_severity(severity)
     if parameters is None:
-        parameters = "cifar" if min(images.shape[-3:-1]) <= _LARGEST_SMALL_SIDE else "imagenet"
+        parameters = "cifar" if min(shape[-3:-1]) <= _LARGEST_SMALL_SIDE else "imagenet"
     if parameters not in PARAMETER_SETS:
         raise UnknownNameError("parameter set", str(parameters), PARAMETER_SETS)
     function, strength = getattr(functions, name), PARAMETER_SETS[parameters][name][int(severity) - 1]
@@ -181,21 +168,14 @@ def _check_severity(severity: int) -> None:
         raise InvalidInputError(f"severity is {severity!r}; expected a whole number from 1 to 5, e.g. severity=5.")
 
 
-def _check_images(images: Images, shape: str) -> None:
-    if not isinstance(images, np.ndarray):
-        raise InvalidInputError(
-            f"Expected a numpy array of shape {shape}; got {type(images).__name__}. "
-            "A Pillow image becomes one with np.asarray(image.convert('RGB'))."
-        )
+def _check_images(images: Images) -> None:
     if images.dtype != np.uint8:
         raise InvalidInputError(
             f"Expected dtype uint8 (0 to 255); got {images.dtype}. Values from 0 to 1 become bytes with "
             "(255 * images).round().astype(np.uint8)."
         )
-    if images.ndim != len(shape.split()) or images.shape[-1] != 3:
-        other = "corrupt_batch" if images.ndim == 4 else "corrupt_image"
-        hint = f" For that shape, call {other}()." if images.shape[-1:] == (3,) and images.ndim in (3, 4) else ""
-        raise InvalidInputError(f"Expected an array of shape {shape}, channels last; got {images.shape}.{hint}")
+    if images.ndim not in (3, 4) or images.shape[-1] != 3:
+        raise InvalidInputError(f"Expected an array (H, W, 3) or (B, H, W, 3), channels last; got {images.shape}.")
     if min(images.shape[-3:-1]) < _SMALLEST_SIDE:
         raise InvalidInputError(
             f"Expected images of at least {_SMALLEST_SIDE} x {_SMALLEST_SIDE} pixels; got {images.shape[-3:-1]}. "
