@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from tta_panda.errors import InvalidInputError, UnknownNameError
-from tta_panda.evaluation.config import EMBEDDED, StreamConfig
 from tta_panda.models import parse_model_name
 
 if TYPE_CHECKING:
+    from tta_panda.evaluation.config import StreamConfig
     from tta_panda.evaluation.plan import Sources
     from tta_panda.executors import Executor
     from tta_panda.methods.presets import Preset
@@ -152,6 +152,7 @@ class RunOptions:
             preset: provides model, data and templates unless options set them.
             stream: further fields of the `StreamConfig`.
         """
+        from tta_panda.evaluation.config import EMBEDDED, StreamConfig
         from tta_panda.evaluation.plan import Sources, model_preset
 
         base = preset or EMBEDDED
