@@ -60,7 +60,7 @@ def bench(
       tta-panda bench --method clip,tent --corruption fog,snow --limit 200
       tta-panda bench --preset cifar10-c --data-root data --seed 0-4
     """
-    from tta_panda.data import DATASETS
+    from tta_panda.data import find_source
     from tta_panda.evaluation.plan import plan_methods, plan_runs, plan_streams, select_shard
     from tta_panda.evaluation.store import RunStore
     from tta_panda.methods.presets import get_preset
@@ -68,7 +68,7 @@ def bench(
     with runs.note_records_on_interrupt(output):
         chosen = None if preset is None else get_preset(preset)
         stream, sources, values = run.resolve(chosen, order=order, batch_size=batch_size)
-        if run.limit is None and DATASETS.get(stream.data).embedded:
+        if run.limit is None and find_source(stream.data).embedded:
             stream = replace(stream, limit=EMBEDDED_LIMIT)
         methods = plan_methods(runs.plain_and_debiased(method), run.parsed_settings(), values, run.protocol)
         streams = plan_streams(stream, sources, split_commas(corruption), parse_ints(severity), parse_ints(seed))
