@@ -174,5 +174,5 @@ def test_bench_uses_prompts_from_files(tmp_path: Path) -> None:
     assert (
         len(recorded) == 1 and recorded.pop().startswith("cupl.json ") and str(tmp_path / "here") not in result.stdout
     )
-    predicted = CliRunner().invoke(app, ["bench", "--templates", "foto", "--limit", "10", "-o", str(tmp_path / "x")])
+    predicted = CliRunner().invoke(app, ["bench", "--templates", "phto", "--limit", "10", "-o", str(tmp_path / "x")])
     assert "photo" in str(predicted.exception)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from torch import Tensor
 
@@ -144,5 +145,6 @@ def count_prompts(name: str) -> int:
     templates = find_templates(name)
     if isinstance(templates, Context):
         return 1
-    lists = list(templates.values()) if isinstance(templates, Mapping) else [templates]
-    return -(-sum(map(len, lists)) // len(lists))
+    if isinstance(templates, Mapping):
+        return -(-sum(map(len, templates.values())) // len(templates))
+    return len(cast(Sequence[Template], templates))
