@@ -23,7 +23,7 @@ from tta_panda.evaluation.config import EMBEDDED, RunConfig, StreamConfig
 from tta_panda.evaluation.plan import Sources
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.experiments import EXPERIMENTS, select_experiments
-from tta_panda.experiments.base import ExperimentResults, across_benchmarks
+from tta_panda.experiments.base import ExperimentResults
 from tta_panda.experiments.printed import BACKBONES, MEAN, METHODS, printed_accuracy
 from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
 from tta_panda.methods import METHODS as ALL_METHODS
@@ -398,22 +398,13 @@ def test_batches_larger_than_the_stream_are_not_shown_twice():
         assert sorted({config.stream.batch_size for config in runs}) == sizes
 
 
-def test_several_benchmarks_stand_side_by_side():
-    names = ["table-main", "table-corruptions", "table-pda"]
-    setups = {benchmark: papers(benchmark) for benchmark in BACKBONES}
-    found = {data: [section_of(name, setup) for name in names] for data, setup in setups.items()}
-    across = across_benchmarks([EXPERIMENTS[name] for name in names], found)
-    assert [section.name for section in across] == ["table-main", "table-pda"]
-    [table] = across[0].tables
-    assert [column.title for column in table.columns] == [
-        f"{name}: {what}" for name in BACKBONES for what in ("plain", "+panda", "Δ")
+def test_several_benchmarks_are_parts_of_one_page():
+    parts = [
+        Part(data, [replace(section_of("table-main", papers(data)), figures=())])
+        for data in ("cifar100-c", "imagenet-c")
     ]
-    sar = next(row for row in table.rows if row.name == "sar")
-    assert sar.cells[4] == found["cifar100-c"][0].tables[0].rows[table.rows.index(sar)].cells[1]
-    assert [cell.paper.value for cell in sar.cells] == [63.3, 70.7, 7.4, 39.1, 41.7, 2.6, 31.8, 32.4, 0.6]
-    parts = [Part(data, [replace(each, figures=()) for each in sections]) for data, sections in found.items()]
-    page = page_of(Part("All benchmarks", across), *parts)
-    for anchor in ("all-benchmarks-table-main", "cifar100-c-table-main", "imagenet-c-table-pda"):
+    page = page_of(*parts)
+    for anchor in ("cifar100-c-table-main", "imagenet-c-table-main"):
         assert f'id="{anchor}"' in page and f'href="#{anchor}"' in page
 
 

@@ -19,7 +19,7 @@ from tta_panda.methods import MethodName
 from tta_panda.reporting.cells import ACCURACY, Cell, Metric, Results, over_seeds
 from tta_panda.reporting.figures import Line, LineFigure, LineKind, Panel
 from tta_panda.reporting.page import Section
-from tta_panda.reporting.tables import Column, Row, Table, side_by_side, with_changes
+from tta_panda.reporting.tables import Column, Row, Table, with_changes
 
 Show = Callable[["ExperimentResults"], Section]
 """Function that makes tables, figures and notes from results; the experiment adds its name and title."""
@@ -42,8 +42,6 @@ class Experiment:
     """Its place in the paper; empty if it is not in the paper."""
     timed: bool = False
     """Whether its runs are timed, so that they must neither share passes nor run in parallel."""
-    compares_benchmarks: bool = False
-    """Whether its first table is also shown for several benchmarks side by side, as in the paper."""
     by_method: bool = False
     """Whether each of its rows belongs to one method, so that users can choose some of them."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -113,17 +111,6 @@ def experiment(
         return show
 
     return register
-
-
-def across_benchmarks(experiments: Sequence[Experiment], sections: Mapping[str, Sequence[Section]]) -> list[Section]:
-    """Combine the sections of several benchmarks, for experiments that the paper shows side by side."""
-    compared = []
-    for experiment, *several in zip(experiments, *sections.values(), strict=True):
-        if experiment.compares_benchmarks:
-            table = side_by_side({name: each.tables[0] for name, each in zip(sections, several, strict=True)})
-            runs = [config for each in several for config in each.runs]
-            compared.append(replace(several[0], tables=[table], figures=(), notes=(), runs=runs))
-    return compared
 
 
 class ExperimentResults(Results[Series]):

@@ -106,7 +106,6 @@ def _quality_table(results: ExperimentResults) -> Table:
     "Mean accuracy over 15 corruptions (mean ± s.d. over seeds), and its change with Panda.",
     lambda setup: setup.plain_and_panda(METHODS),
     in_paper="Table 1",
-    compares_benchmarks=True,
     by_method=True,
 )
 def _main(results: ExperimentResults) -> Section:
@@ -167,7 +166,6 @@ _POSITIVE = ("tpt", "zero", "tps")
     "TPT, Zero and TPS, which use many views of each image, compared with Tent with Panda.",
     lambda setup: {**{name: [setup.series(name)] for name in _POSITIVE}, "tent": setup.with_panda("tent")},
     in_paper="Table 2",
-    compares_benchmarks=True,
 )
 def _positive(results: ExperimentResults) -> Section:
     encoded = Column("images encoded per image", 1, "lower")
@@ -246,7 +244,6 @@ def _negative_rows(setup: Setup) -> dict[str, list[Series]]:
     "DeYO as published, and with Panda's offset instead of its own negatives (second filter and weight).",
     _negative_rows,
     in_paper="Table 4 and its appendix",
-    compares_benchmarks=True,
 )
 def _negative(results: ExperimentResults) -> Section:
     accuracies = {series.label: partial(results.accuracy, series) for series in results.series}
