@@ -72,10 +72,11 @@ class Experiment:
 
     def runs(self, setup: Setup) -> list[RunConfig]:
         """All runs that it shows, without duplicates."""
+        rows = self.chosen_rows(setup).values()
         runs = {
             config.key: config
             for corruption in self.corruptions(setup)
-            for row in self.chosen_rows(setup).values()
+            for row in rows
             for series in row
             for each in series.candidates or [series]
             for config in setup.runs(each, corruption)
