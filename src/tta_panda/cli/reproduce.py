@@ -66,8 +66,7 @@ def reproduce(
     the default.
 
     --set beta=paper uses the preset's beta (default for the benchmarks of the
-    paper), beta=auto chooses it without labels (default otherwise), and
-    beta=grid compares the best beta of the paper's search with auto.
+    paper), and beta=auto chooses it without labels (default otherwise).
 
     \b
     Examples:
@@ -186,7 +185,7 @@ def _setups(
 
 
 def _checked_beta(value: Any) -> Beta:
-    words = ("paper", "grid", "auto")
+    words = ("paper", "auto")
     if value in words or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value if isinstance(value, str) else float(value)  # type: ignore[return-value]
     raise InvalidInputError(f"beta must be {', '.join(words)} or a number, got {value!r}.")
