@@ -238,9 +238,7 @@ def sweep_experiment(
             for line in sweep.lines(setup)
         }
 
-    @experiment(
-        name, title, about, rows, corruptions=Setup.sensitivity_corruptions, in_paper=in_paper, by_method=by_method
-    )
+    @experiment(name, title, about, rows, corruptions=Setup.sensitivity_corruptions, **more)
     def show(results: ExperimentResults) -> Section:
         panels, tables = [], []
         for index, sweep in enumerate(sweeps):
