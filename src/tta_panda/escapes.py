@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 # Characters that move the cursor or change the text direction, and lone surrogates. Joiners are kept for emoji.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -22,7 +21,7 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def path_text(path: str | Path) -> str:
+def path_text(path: str | os.PathLike[str]) -> str:
     """Return a path as valid text: bytes that are not UTF-8 are escaped, as in `\\xe9`."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 

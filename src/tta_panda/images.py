@@ -8,6 +8,9 @@ orientation requires. Any failure raises a `BrokenImageError`.
 from __future__ import annotations
 
 import contextlib
+import io
+import os
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,8 +86,21 @@ AS_PUBLISHED = Decoding(upright=False, reduced=False)
 """Pixels as stored, which published results are based on."""
 
 
+class StoredImage(os.PathLike[str]):
+    """An image inside another file, such as an archive. Its path is that of the file with a name below it."""
+
+    __slots__ = ()
+
+    file: Path
+    """The file that contains the image."""
+
+    @abstractmethod
+    def read(self) -> bytes:
+        """Return the encoded image."""
+
+
 def read_image(
-    source: Path | Image.Image, fit: int | Framing | None = None, decoding: Decoding = AS_SHOWN
+    source: Path | StoredImage | Image.Image, fit: int | Framing | None = None, decoding: Decoding = AS_SHOWN
 ) -> NDArray[np.uint8]:
     """Decode a picture as (H, W, 3), resized and cropped if `fit` is given, or raise a `BrokenImageError`."""
     try:
@@ -125,12 +141,13 @@ def _centre_crop(picture: Image.Image, width: int, height: int) -> Image.Image:
 
 
 @contextlib.contextmanager
-def _opened(source: Path | Image.Image) -> Iterator[Image.Image]:
+def _opened(source: Path | StoredImage | Image.Image) -> Iterator[Image.Image]:
     """Open a file, or copy the caller's picture, so that the result may be changed in place."""
     if isinstance(source, Image.Image):
         yield source.copy()
         return
-    with open_regular(source) as file, Image.open(file, formats=_FORMATS) as picture:
+    content = io.BytesIO(source.read()) if isinstance(source, StoredImage) else open_regular(source)
+    with content as file, Image.open(file, formats=_FORMATS) as picture:
         yield picture
 
 
@@ -167,11 +184,11 @@ def _as_rgb(picture: Image.Image) -> Image.Image:
     return canvas
 
 
-def _name(source: Path | Image.Image) -> str:
-    return path_text(source) if isinstance(source, Path) else repr(source)
+def _name(source: Path | StoredImage | Image.Image) -> str:
+    return repr(source) if isinstance(source, Image.Image) else path_text(source)
 
 
-def _reason(error: Exception, source: Path | Image.Image, decoding: Decoding) -> str:
+def _reason(error: Exception, source: Path | StoredImage | Image.Image, decoding: Decoding) -> str:
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         return f"declares more than {decoding.max_pixels:,} pixels"
     if isinstance(error, UnidentifiedImageError):

@@ -40,6 +40,10 @@ def bench(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of records, tables and report.", **OUTPUT)
     ] = Path("runs"),
+    log: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Log new records with wandb or trackio, if it is installed.", **OUTPUT),
+    ] = None,
     as_json: JsonOption = False,
     run: RunOptions,
     execution: ExecutionOptions,
@@ -62,7 +66,7 @@ def bench(
       tta-panda bench --method clip,tent --corruption fog,snow --limit 200
       tta-panda bench --preset cifar10-c --data-root data --seed 0-4
     """
-    from tta_panda.data import DATASETS
+    from tta_panda.data import find_source
     from tta_panda.evaluation.plan import plan_methods, plan_runs, plan_streams, select_shard
     from tta_panda.evaluation.store import RunStore
     from tta_panda.methods.presets import get_preset
@@ -70,7 +74,7 @@ def bench(
     with runs.note_records_on_interrupt(output):
         chosen = None if preset is None else get_preset(preset)
         stream, sources, values = run.resolve(chosen, order=order, batch_size=batch_size)
-        if run.limit is None and DATASETS.get(stream.data).embedded:
+        if run.limit is None and find_source(stream.data).embedded:
             stream = replace(stream, limit=EMBEDDED_LIMIT)
         methods = plan_methods(runs.plain_and_debiased(method), run.parsed_settings(), values, run.protocol)
         streams = plan_streams(stream, sources, split_commas(corruption), parse_ints(severity), parse_ints(seed))
@@ -79,7 +83,7 @@ def bench(
         if run.dry_run:
             runs.print_dry_run([planned], run, as_json)
             return
-        outcome = runs.run_with_progress(planned, execution, run.cache)
+        outcome = runs.run_with_progress(planned, execution, run.cache, log)
         page = None if run.shard else _show(outcome, store, quiet=as_json)
         if as_json:
             rows = [row for record in outcome.records.values() for row in record.rows()]

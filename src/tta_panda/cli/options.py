@@ -174,13 +174,16 @@ class RunOptions:
             preset: provides model, data and templates unless options set them.
             stream: further fields of the `StreamConfig`.
         """
+        from tta_panda.data import split_place
         from tta_panda.evaluation.plan import Sources, model_preset
 
         base = preset or EMBEDDED
         model = base.model if self.model is None else self.model
+        data, place = split_place(base.data if self.data is None else self.data)
+        root = place if self.data_root is None or place is None else self.data_root / place
         config = StreamConfig(
             model=model,
-            data=base.data if self.data is None else self.data,
+            data=data,
             templates=base.templates if self.templates is None else self.templates,
             limit=self.limit,
             precision=self.precision,
@@ -189,7 +192,11 @@ class RunOptions:
             ignore_orientation=self.ignore_orientation,
             **stream,
         )
-        return config, Sources(model, self.data_root, self.image_list, self.skip_broken), preset or model_preset(model)
+        return (
+            config,
+            Sources(model, root or self.data_root, self.image_list, self.skip_broken),
+            preset or model_preset(model),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

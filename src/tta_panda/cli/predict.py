@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -28,7 +28,7 @@ from tta_panda.cli.options import (
     PresetOption,
     SettingsOption,
 )
-from tta_panda.errors import DataError, InvalidInputError
+from tta_panda.errors import InvalidInputError
 from tta_panda.escapes import printable
 from tta_panda.files import make_writable, remove_parts
 from tta_panda.models import DEFAULT_FOR_PICTURES
@@ -38,7 +38,7 @@ from tta_panda.progress import make_console, make_progress
 if TYPE_CHECKING:
     from tta_panda.prediction.job import PredictionFile
     from tta_panda.prediction.predict import Prediction
-    from tta_panda.prediction.reading import Pause
+    from tta_panda.prediction.reading import Pause, Picture
     from tta_panda.prediction.summary import Summary
 
 STDIN = "-"
@@ -48,7 +48,8 @@ _PATH_LENGTH = 50  # characters
 def predict(
     *,
     paths: Annotated[
-        list[str] | None, typer.Argument(help="Images, folders or globs; - reads paths from stdin.")
+        list[str] | None,
+        typer.Argument(help="Images, folders, globs, wds:SHARDS or hf:NAME; - reads paths from stdin."),
     ] = None,
     classes: Annotated[
         str | None,
@@ -195,7 +196,7 @@ def predict(
             if not is_open:
                 print_stderr(f"{output} is complete; there is nothing to resume.")
             else:
-                remaining: Iterable[str | Pause] = file.skip_predicted(images) if file and not watch else images
+                remaining: Iterable[Picture | Pause] = file.skip_predicted(images) if file and not watch else images
                 total = len(images) if isinstance(images, list) else None
                 if watch:
                     seen = set(file.predicted_paths() if file else ())
@@ -216,35 +217,33 @@ def predict(
     raise typer.Exit(int(summary.skipped > 0 and no_skip_broken))
 
 
-def _check_outputs(outputs: Sequence[Path], images: Sequence[str]) -> None:
+def _check_outputs(outputs: Sequence[Path], images: Sequence[Picture]) -> None:
     """Refuse outputs that would overwrite each other, or an image."""
     if len({path.resolve() for path in outputs}) < len(outputs):
         raise InvalidInputError(
             f"Two outputs would be written to the same file: {', '.join(map(str, outputs))}. Give --output, --html and "
             "--state names of their own."
         )
-    if overwritten := {os.path.realpath(path) for path in outputs} & set(map(os.path.realpath, images)):
+    written = {os.path.realpath(path) for path in outputs}
+    if overwritten := written & {os.path.realpath(cast(str, image)) for image in images}:
         raise InvalidInputError(
             f"{min(overwritten)} is one of the images; give --output, --html and --state names of their own."
         )
 
 
-def _find_images(places: Sequence[str], seed: int | None, shard: str | None) -> Iterable[str]:
+def _find_images(places: Sequence[str], seed: int | None, shard: str | None) -> Iterable[Picture]:
     """Find the paths to predict, in order, shuffled if there is a seed; a list unless they come from stdin."""
     import numpy as np
 
-    from tta_panda.data.listing import find_images
+    from tta_panda.prediction.reading import find_pictures
 
     part, parts = parse_shard(shard)
     if STDIN in places:
         lines = (os.fsdecode(line).rstrip("\r\n") for line in sys.stdin.buffer)
         return (line for line in lines if line)
-    found = find_images(places)
-    if found.skipped:
-        print_stderr(str(found))
-    if not found.paths:
-        raise DataError(f"There are no images in {', '.join(places)}.")
-    paths = [str(path) for path in found.paths]
+    paths, skipped = find_pictures(places)
+    if skipped:
+        print_stderr(skipped)
     if seed is not None:
         paths = [paths[i] for i in np.random.default_rng(seed).permutation(len(paths))]
     return paths[(part - 1) * len(paths) // parts : part * len(paths) // parts]

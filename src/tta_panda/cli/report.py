@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tta_panda.cli.common import print_json
+from tta_panda.cli.common import print_json, print_stderr
 from tta_panda.cli.options import JsonOption
+from tta_panda.errors import InvalidInputError
+from tta_panda.escapes import printable
 from tta_panda.progress import make_console
 
 if TYPE_CHECKING:
@@ -34,15 +36,26 @@ def report(
     parquet: Annotated[
         Path | None, typer.Option("--parquet", help="The same as a Parquet file; needs tta-panda\\[parquet].")
     ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Folder to write CLIP_benchmark's and robustbench's JSON files to.")
+    ] = None,
+    leaderboard: Annotated[
+        bool, typer.Option("--leaderboard", help="Make a page of several people's records, in one folder each.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the tables of a folder of records; write them and an HTML report.
 
     \b
     Examples:
-      tta-panda report runs
       tta-panda report runs --csv records.csv
+      tta-panda report people --leaderboard
     """
+    if leaderboard:
+        if csv or parquet or export:
+            raise InvalidInputError("--leaderboard only writes a page: omit --csv, --parquet and --export.")
+        _make_leaderboard(runs, output or runs / "leaderboard.html", as_json)
+        return
     from tta_panda.evaluation.store import RunStore
     from tta_panda.files import csv_rows, flat, parquet_rows, save_file
     from tta_panda.reporting.comparison import read_comparisons
@@ -56,10 +69,33 @@ def report(
         save_file(csv, csv_rows(rows))
     if parquet is not None:
         save_file(parquet, parquet_rows(rows))
+    if export is not None:
+        from tta_panda.reporting.exchange import write_exchange
+
+        print_stderr(f"{len(write_exchange(records, export))} files in {export}")
     if as_json:
         print_json([row for record in records for row in record.rows()], report=str(page))
     else:
         typer.echo(f"Report: {page}")
+
+
+def _make_leaderboard(root: Path, page: Path, as_json: bool) -> None:
+    from tta_panda.reporting.leaderboard import make_entries, read_submissions, write_leaderboard
+
+    submissions, problems = read_submissions(root)
+    write_leaderboard(page, make_entries(submissions), problems)
+    for text in problems.values():
+        print_stderr(f"not shown: {text}")
+    if as_json:
+        print_json(
+            [{"person": person, "path": str(path)} for person, path, _ in submissions],
+            problems=[{"path": str(path), "problem": text} for path, text in problems.items()],
+            report=str(page),
+        )
+    else:
+        people = ", ".join(dict.fromkeys(each.person for each in submissions))
+        typer.echo(f"Leaderboard: {page} ({len(submissions)} files of {printable(people)})")
+    raise typer.Exit(int(bool(problems)))
 
 
 def print_comparisons(comparisons: Sequence[Comparison]) -> None:

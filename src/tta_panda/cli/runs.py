@@ -41,11 +41,15 @@ def note_records_on_interrupt(output: Path) -> AbstractContextManager[None]:
     return note_on_interrupt(f"Finished runs are in {output}; the same command continues from there.")
 
 
-def run_with_progress(planned: PlannedRuns, execution: ExecutionOptions, cache: Path | None) -> Outcome:
-    """Make these runs, with progress and failures on stderr."""
+def run_with_progress(
+    planned: PlannedRuns, execution: ExecutionOptions, cache: Path | None, tracker: str | None = None
+) -> Outcome:
+    """Make these runs, with progress and failures on stderr; `tracker` is what logs new records, if any."""
     from tta_panda.evaluation.evaluator import Evaluator
     from tta_panda.evaluation.run import make_runs
+    from tta_panda.reporting.tracking import Tracker
 
+    log = Tracker(tracker) if tracker else lambda _record: None  # before the first run: its package may be missing
     configs, store, sources, timed = planned
     device = execution.usable_device()
     evaluator = Evaluator(sources, device, timed=timed, cache=cache)
@@ -62,7 +66,7 @@ def run_with_progress(planned: PlannedRuns, execution: ExecutionOptions, cache: 
     if not executor.in_this_process:  # workers only report finished tasks
         progress.start()
     try:
-        outcome = make_runs(configs, store, evaluator, executor, report)
+        outcome = make_runs(configs, store, evaluator, executor, report, log)
     finally:
         progress.stop()
     _print_failures(outcome, store)

@@ -35,7 +35,25 @@ DATASETS: Registry[DataSource] = Registry(
         "imagenet-r": "tta_panda.data.folders:IMAGENET_R",
         "imagenet-sketch": "tta_panda.data.folders:IMAGENET_SKETCH",
         "imagenet-v2": "tta_panda.data.folders:IMAGENET_V2",
-        "coop": "tta_panda.data.splits:COOP",
+        "cifar10.2": "tta_panda.data.cifar:CIFAR10_2",
+        "cifar10-c-bar": "tta_panda.data.cifar:CIFAR10_C_BAR",
+        "imagenet-c-bar": "tta_panda.data.folders:IMAGENET_C_BAR",
+        "imagenet-3dcc": "tta_panda.data.folders:IMAGENET_3DCC",
+        "tiny-imagenet-c": "tta_panda.data.folders:TINY_IMAGENET_C",
+        "pacs": "tta_panda.data.folders:PACS",
+        "vlcs": "tta_panda.data.folders:VLCS",
+        "officehome": "tta_panda.data.folders:OFFICEHOME",
+        "terra": "tta_panda.data.folders:TERRA",
+        "domainnet": "tta_panda.data.folders:DOMAINNET",
+        "visda": "tta_panda.data.folders:VISDA",
+        "domains": "tta_panda.data.folders:DOMAINS",
+        "coop": "tta_panda.data.lists:COOP",
+        "fgvc-aircraft": "tta_panda.data.lists:FGVC_AIRCRAFT",
+        "domainnet-126": "tta_panda.data.lists:DOMAINNET_126",
+        "lists": "tta_panda.data.lists:LISTS",
+        "wds": "tta_panda.data.shards:WEBDATASET",
+        "ccc": "tta_panda.data.shards:CCC",
+        "hf": "tta_panda.data.hub:HUGGING_FACE",
         "folder": "tta_panda.data.folders:FOLDER",
     },
 )
@@ -44,6 +62,27 @@ DATASETS: Registry[DataSource] = Registry(
 def list_data(pattern: str = "*") -> list[str]:
     """Names of data sets that match a shell wildcard."""
     return DATASETS.names(pattern)
+
+
+def find_source(name: str) -> DataSource:
+    """Return the registry entry for a name, which may contain a place, as in `wds:shards/{000..009}.tar`."""
+    return DATASETS.get(name.partition(":")[0])
+
+
+def is_stored(place: str | Path) -> bool:
+    """Whether a place is that of shards, or of a data set of Hugging Face."""
+    return str(place).startswith(("wds:", "hf:"))
+
+
+def split_place(name: str) -> tuple[str, Path | None]:
+    """Split a name into the one for records and the place of the data, if it contains one."""
+    from tta_panda.files import expand
+
+    entry, _, place = name.partition(":")
+    if not place or not is_stored(name):
+        return entry, expand(place) if place else None
+    is_local = entry == "wds" or expand(place).exists()
+    return f"{entry}:{expand(place).name if is_local else place}", expand(place)
 
 
 def load_data(
@@ -60,8 +99,9 @@ def load_data(
     """Load one domain of a data set.
 
     Args:
-        name: one of `list_data()`; `glyphs-c` and, for choosing settings, `glyphs-val-c` come with the package.
-        corruption: `clean` or the name of a corruption.
+        name: one of `list_data()`; `glyphs-c` and, for choosing settings, `glyphs-val-c` come with the package. Shards
+            of a WebDataset are named as `wds:shards/{000..009}.tar`, data sets of Hugging Face as `hf:name`.
+        corruption: `clean`, or the name of a corruption or another domain.
         severity: 1 to 5; ignored for `clean`.
         root: folder that holds the data set, unless it comes with the package.
         limit: use at most this many images.
@@ -73,7 +113,8 @@ def load_data(
     from tta_panda.data.listing import read_image_list
     from tta_panda.files import expand
 
-    dataset = DATASETS.get(name).load(None if root is None else expand(root), corruption, severity)
+    root = root if root is not None else split_place(name)[1]
+    dataset = find_source(name).load(None if root is None else expand(root), corruption, severity)
     if image_list is not None:
         if not isinstance(dataset, ImageFiles):
             raise InvalidInputError(

@@ -6,6 +6,7 @@ names of numpy, for which there are stand-ins: with numpy's own, a malicious fil
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import reprlib
@@ -33,12 +34,12 @@ _MADE = "made with seed"
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar(DataSource):
-    """10,000 clean test images in the official pickle, and one `.npy` file per corruption, with five severities."""
+    """Clean test images in a published file, and one `.npy` file per corruption, with five severities."""
 
     classes: str  # list in `class_names`
-    pickle: str  # path of the official file below the root
-    label_key: str
-    md5: str  # of the official file
+    clean: str  # path of the published file below the root: a pickle, `.npz`, or `_data.npy` beside `_labels.npy`
+    label_key: str = "labels"
+    md5: str = ""  # of the published file
     folder: str = ""  # of the corruptions, below the root; empty for clean images only
 
     def load(self, root: Path | None, corruption: str, severity: int) -> ImageDataset:
@@ -69,17 +70,28 @@ class Cifar(DataSource):
         return ImageDataset(images[chosen], labels[chosen], self.class_names())
 
     def load_clean(self, root: Path) -> ImageDataset:
-        """Load the official pickle, from its folder below `root` or from `root`, which may also be the file itself."""
+        """Load the published file, from its folder below `root` or from `root`, which may also be the file itself."""
         root = root.parent if self.folder and root.name == self.folder else root
-        official = root / self.pickle
+        official = root / self.clean
         for path in (root, root / official.name, official):
             if path.is_file():
-                return ImageDataset(*_read_pickle(path, self.label_key), self.class_names())
-        hint = "\nTo run without clean images, use --corruption all." if self.folder else ""
-        raise DataError(
-            f"No clean images of {self.classes} in {root}: expected {official}. Unpack the python version of "
-            f"{self.classes} there, or fetch it with: tta-panda data download {self.classes} -o {root}{hint}"
-        )
+                return ImageDataset(*self._read_clean(path), self.class_names())
+        hint = "as published."
+        if self.md5:
+            hint = (
+                f"Unpack the python version of {self.classes} there, or fetch it with: tta-panda data download "
+                f"{self.classes} -o {root}"
+            )
+        hint += "\nTo run without clean images, use --corruption all." if self.folder else ""
+        raise DataError(f"No clean images of {self.classes} in {root}: expected {official}. {hint}")
+
+    def _read_clean(self, path: Path) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+        if path.suffix == ".npz":
+            with readable(path, ".npz"), np.load(path, allow_pickle=False) as arrays:
+                return arrays["images"], arrays[self.label_key]
+        if path.suffix == ".npy":
+            return open_array(path), open_array(path.with_name(path.name.replace("_data", "_labels")))
+        return _read_pickle(path, self.label_key)
 
     def class_names(self) -> tuple[str, ...]:
         return tuple(published_classes(self.classes))
@@ -97,20 +109,29 @@ class Cifar(DataSource):
 
     def check(self, root: Path) -> Iterator[Finding]:
         if not self.folder:
-            path = root / self.pickle
-            if path.parent.is_dir():
-                yield self.check_path(path, self._check_md5, f"no {path}")
+            path = root / self.clean
+            path = path if path.exists() else root / path.name
+            if path.exists() or (self.md5 and path.parent != root and (root / self.clean).parent.is_dir()):
+                yield self.check_path(path, self._check_md5 if self.md5 else self._check_size, f"no {path}")
             return
         folder = root if root.name == self.folder else root / self.folder
         if folder.is_dir():
             yield self.check_path(folder / LABELS, self._check_labels, "no corruption can be read without it")
             extra = [name for name in EXTRA_CORRUPTIONS if (folder / f"{name}.npy").exists()]
-            for name in (*CORRUPTIONS, *extra):
+            for name in dict.fromkeys((*self.expand(["all"], root), *extra)):
                 yield self.check_path(folder / f"{name}.npy", _check_images)
 
     def _check_md5(self, path: Path) -> tuple[Status, str]:
         found = file_md5(path)
         return ("ok", "md5 as published") if found == self.md5 else ("damaged", f"md5 {found}, expected {self.md5}")
+
+    def _check_size(self, path: Path) -> tuple[Status, str]:
+        assert self.size is not None
+        images, labels = self._read_clean(path)
+        found, expected = (images.shape, labels.shape), ((self.size[0], 32, 32, 3), (self.size[0],))
+        if found != expected:
+            return "damaged", f"images {found[0]} and labels {found[1]}, expected {expected[0]} and {expected[1]}"
+        return "ok", f"{self.size[0]:,} images"
 
     def _check_labels(self, path: Path) -> tuple[Status, str]:
         labels, expected = open_array(path), (SEVERITIES * TEST_IMAGES,)
@@ -129,44 +150,16 @@ class Cifar(DataSource):
         for folder in (root, root / self.folder):
             if (folder / LABELS).is_file():
                 return folder
+        made = ""
+        if self.archives:
+            made = (
+                f" To fetch it: tta-panda data download {self.name} -o {root}; to make it from clean images: tta-panda "
+                f"data make {self.name} --from CLEAN -o {root}"
+            )
         raise DataError(
             f"No {LABELS} in {root} or {root / self.folder}. Unpack {self.folder}.tar and pass the folder with its "
-            f".npy files (or the folder above it) as --data-root PATH. To fetch it: tta-panda data download "
-            f"{self.name} -o {root}; to make it from clean images: tta-panda data make {self.name} --from CLEAN "
-            f"-o {root}"
+            f".npy files (or the folder above it) as --data-root PATH.{made}"
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CifarArrays(DataSource):
-    """Clean test images in one `.npy` file, with their labels in another, in `folder` or in the root."""
-
-    classes: str  # list in `class_names`
-    folder: str
-    images: str
-    labels: str
-
-    def load(self, root: Path | None, corruption: str, severity: int) -> ImageDataset:
-        self.check_is_clean(corruption)
-        folder = self._find(self.required_root(root))
-        if not (folder / self.images).is_file():
-            raise DataError(f"There is no {folder / self.images}. Expected {self.layout}, as published.")
-        images, labels = open_array(folder / self.images), open_array(folder / self.labels)
-        return ImageDataset(images, labels, tuple(published_classes(self.classes)))
-
-    def check(self, root: Path) -> Iterator[Finding]:
-        folder = self._find(root)
-        if (folder / self.images).exists() or (folder / self.labels).exists():
-            yield self.check_path(folder / self.labels, lambda path: self._check_shape(path, ()))
-            yield self.check_path(folder / self.images, lambda path: self._check_shape(path, (32, 32, 3)))
-
-    def _check_shape(self, path: Path, row_shape: tuple[int, ...]) -> tuple[Status, str]:
-        assert self.size is not None
-        found, expected = open_array(path).shape, (self.size[0], *row_shape)
-        return ("ok", f"{self.size[0]:,} rows") if found == expected else ("damaged", f"{found}, expected {expected}")
-
-    def _find(self, root: Path) -> Path:
-        return root / self.folder if (root / self.folder / self.images).exists() else root
 
 
 def _check_images(path: Path) -> tuple[Status, str]:
@@ -209,15 +202,21 @@ def open_array(path: Path) -> NDArray[Any]:
     if not path.is_file():
         found = ", ".join(sorted(p.stem for p in path.parent.glob("[!.]*.npy") if p.name != LABELS)) or "none"
         raise DataError(f"There is no {path}. Corruptions in that folder: {found}.")
+    with readable(path, ".npy"):
+        return np.lib.format.open_memmap(path, mode="r")
+
+
+@contextlib.contextmanager
+def readable(path: Path, kind: str) -> Iterator[None]:
+    """Turn the exceptions of numpy into a `DataError`."""
     try:
-        array: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")
+        yield
     except OSError as error:
         raise DataError(
             f"Cannot read {path} ({error.strerror or error}). Check its permissions with: ls -l {path}"
         ) from error
     except Exception as error:  # numpy raises many types of exceptions for forged headers
-        raise DataError(f"{path} is not a readable .npy file ({error}); download it again.") from error
-    return array
+        raise DataError(f"{path} is not a readable {kind} file ({error}); download it again.") from error
 
 
 def _read_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -314,7 +313,7 @@ def _clean(number: int, pickle: str, label_key: str, md5: str, archive_md5: str)
         archives=(Archive(url, archive_md5, 0.17, (pickle,)),),
         size=(TEST_IMAGES, number),
         classes=f"cifar{number}",
-        pickle=pickle,
+        clean=pickle,
         label_key=label_key,
         md5=md5,
     )
@@ -326,7 +325,7 @@ def _corrupted(clean: Cifar, folder: str, record: int, archive_md5: str) -> Cifa
     return replace(
         clean,
         name=f"{clean.name}-c",
-        about=f"{folder}/<corruption>.npy; clean images from {clean.pickle} next to it.",
+        about=f"{folder}/<corruption>.npy; clean images from {clean.clean} next to it.",
         layout=f"{folder}/<corruption>.npy",
         domains=(CLEAN, *CORRUPTIONS),
         archives=(Archive(url, archive_md5, 2.9, holds),),
@@ -348,16 +347,33 @@ CIFAR100 = _clean(
     md5="f0ef6b0ae62326f3e7ffdfab6717acfc",
     archive_md5="eb9058c3a382ffc7106e4002c42a8d85",
 )
-CIFAR10_1 = CifarArrays(
+CIFAR10_1 = Cifar(
     name="cifar10.1",
     about="CIFAR-10.1 v6: 2,000 new test images of CIFAR-10's classes.",
     layout="cifar10.1_v6_data.npy and cifar10.1_v6_labels.npy",
     domains=(CLEAN,),
     size=(2_000, 10),
     classes="cifar10",
-    folder="CIFAR-10.1",
-    images="cifar10.1_v6_data.npy",
-    labels="cifar10.1_v6_labels.npy",
+    clean="CIFAR-10.1/cifar10.1_v6_data.npy",
+)
+CIFAR10_2 = replace(
+    CIFAR10_1,
+    name="cifar10.2",
+    about="CIFAR-10.2: 2,000 other new test images of CIFAR-10's classes.",
+    layout="cifar102_test.npz",
+    clean="CIFAR-10.2/cifar102_test.npz",
 )
 CIFAR10_C = _corrupted(CIFAR10, "CIFAR-10-C", 2535967, "56bf5dcef84df0e2308c6dcbcbbd8499")
 CIFAR100_C = _corrupted(CIFAR100, "CIFAR-100-C", 3555552, "11f0ed0f1191edbf9fa23466ae6021d3")
+CIFAR10_C_BAR = replace(
+    CIFAR10_C,
+    name="cifar10-c-bar",
+    about="CIFAR-10-C-bar: ten other corruptions, <corruption>.npy, as the authors' script makes them.",
+    layout="CIFAR-10-C-Bar/<corruption>.npy",
+    domains=(
+        CLEAN, "blue_noise_sample", "brownish_noise", "checkerboard_cutout", "circular_motion_blur",
+        "inverse_sparkles", "lines", "pinch_and_twirl", "ripple", "sparkles", "transverse_chromatic_abberation",
+    ),
+    archives=(),
+    folder="CIFAR-10-C-Bar",
+)  # fmt: skip

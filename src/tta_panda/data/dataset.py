@@ -26,7 +26,7 @@ from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, Sto
 from tta_panda.escapes import path_text
 from tta_panda.executors import available_cores
 from tta_panda.files import read_regular, save_file
-from tta_panda.images import AS_SHOWN, Decoding, Framing, fit_picture, read_image
+from tta_panda.images import AS_SHOWN, Decoding, Framing, StoredImage, fit_picture, read_image
 
 Labels = NDArray[Any]  # (N,) integers
 Indices = NDArray[np.int64]
@@ -90,9 +90,12 @@ class ImageDataset(Dataset):
 
 @dataclass(frozen=True)
 class ImageFiles(Dataset):
-    """Images of any size in files, decoded by several threads. Only paths and labels are held in memory."""
+    """Images of any size in files, decoded by several threads. Only paths and labels are held in memory.
 
-    paths: tuple[Path, ...]
+    A path may also be that of an image inside another file, such as a shard of a WebDataset.
+    """
+
+    paths: tuple[Path | StoredImage, ...]
     labels: Labels
     class_names: tuple[str, ...]
     decoding: Decoding = AS_SHOWN
@@ -127,14 +130,14 @@ class ImageFiles(Dataset):
         """Select images by name, `folder/stem` or `stem`, in the order of the data set."""
         wanted = set(names)
         found: dict[str, int] = {}
-        for index, path in enumerate(self.paths):
+        for index, path in enumerate(map(Path, self.paths)):
             for name in (f"{path.parent.name}/{path.stem}", path.stem):
                 if name in wanted:
                     found.setdefault(name, index)
         absent = sorted(wanted - found.keys())
         if absent:
             raise DataError(
-                f"{len(absent)} of the {len(wanted)} listed images are not in {self.paths[0].parent.parent}: "
+                f"{len(absent)} of the {len(wanted)} listed images are not in {Path(self.paths[0]).parent.parent}: "
                 f"{', '.join(absent[:3])}{' ...' if len(absent) > 3 else ''}."
             )
         return self.select(sorted(set(found.values())))
@@ -165,7 +168,7 @@ class ImageFiles(Dataset):
             return _sha256([*self.class_names, *lines])[:12]
 
 
-def _why_broken(path: Path, decoding: Decoding) -> str | None:
+def _why_broken(path: Path | StoredImage, decoding: Decoding) -> str | None:
     try:
         read_image(path, _CHECK_SIZE, decoding)
     except BrokenImageError as error:
@@ -173,9 +176,11 @@ def _why_broken(path: Path, decoding: Decoding) -> str | None:
     return None
 
 
-def _file_digests(folder: Path, paths: Sequence[Path]) -> list[str]:
+def _file_digests(folder: Path, paths: Sequence[Path | StoredImage]) -> list[str]:
+    contents = (path.read() if isinstance(path, StoredImage) else read_regular(path) for path in paths)
     return [
-        f"{path.relative_to(folder).as_posix()}\0{hashlib.sha256(read_regular(path)).hexdigest()}" for path in paths
+        f"{Path(path).relative_to(folder).as_posix()}\0{hashlib.sha256(content).hexdigest()}"
+        for path, content in zip(paths, contents, strict=True)
     ]
 
 
@@ -183,7 +188,7 @@ def reading_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(_MAX_THREADS, available_cores()))
 
 
-def cached_text(key: Sequence[str], paths: Sequence[Path], compute: Callable[[], str]) -> str:
+def cached_text(key: Sequence[str], paths: Sequence[Path | StoredImage], compute: Callable[[], str]) -> str:
     """Return `compute()`, a text about some files, from a cache while none of the files has changed.
 
     The text is stored in the user's cache folder, in a file named after a digest of `key`, which distinguishes texts
@@ -192,12 +197,12 @@ def cached_text(key: Sequence[str], paths: Sequence[Path], compute: Callable[[],
     """
     now = time.time_ns()
     try:
-        states = [os.stat(path) for path in paths]
+        states = [os.stat(path.file if isinstance(path, StoredImage) else path) for path in paths]
     except OSError:  # a file has vanished, which `compute` reports
         return compute()
     # The times of a folder do not suffice: they do not change when a file is written in place.
     file_states = (f"{s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino}" for s in states)
-    cached = _cache_folder() / _sha256([*key, *map(str, paths), *file_states])
+    cached = _cache_folder() / _sha256([*key, *map(os.fspath, paths), *file_states])
     with contextlib.suppress(OSError, ValueError):
         text, _, check = read_regular(cached).decode().rpartition("\n")
         if check == _sha256([text]):

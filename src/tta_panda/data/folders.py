@@ -2,6 +2,7 @@
 
     root/<class>/**/*.jpg                            clean; the folders of ImageNet-V2 are numbers
     root/<corruption>/<severity>/<class>/**/*.jpg    corrupted, as ImageNet-C and `tta-panda corrupt` lay it out
+    root/<domain>/<class>/**/*.jpg                   domains that are no corruptions, such as those of PACS
 
 An optional `classes.txt` next to the class folders names the classes, with one line `folder<TAB>name` for each.
 """
@@ -13,42 +14,48 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
 from tta_panda.data import CLEAN
-from tta_panda.data.corruptions import ALL_CORRUPTIONS, ALL_GROUPS, CORRUPTIONS
+from tta_panda.data.corruptions import ALL_CORRUPTIONS, ALL_GROUPS, CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.dataset import ImageFiles
 from tta_panda.data.listing import SUFFIXES, Found, find_images, read_lines
-from tta_panda.data.source import Archive, DataSource, Finding, Status, parse_classes, published_classes
+from tta_panda.data.source import Archive, Finding, ImageSource, Status, parse_classes, published_classes
 from tta_panda.errors import DataError, TtaPandaWarning
 from tta_panda.escapes import path_text
-from tta_panda.images import AS_PUBLISHED, AS_SHOWN, Decoding
+from tta_panda.images import AS_PUBLISHED
 
 CLASS_LIST = "classes.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFolders(DataSource):
-    """Image files in class folders, identified in records by their content."""
-
-    image_files: ClassVar[bool] = True
+class ImageFolders(ImageSource):
+    """Image files in class folders."""
 
     layout: str = "<class>/*.jpg"
-    domains: tuple[str, ...] = ()  # those found on disk, if empty
+    domains: tuple[str, ...] = ()
     classes: str | None = None  # file in `class_names` that lists the allowed class folders; None allows any
     numbered: bool = False  # whether class folders are named by the index of the class in that list
-    folder: str = ""  # optional folder that contains the corruptions
+    folder: str = ""  # optional folder that contains the corruptions or domains
     clean: tuple[str, ...] = ("",)  # possible folders of clean images; the first that exists is used
-    decoding: Decoding = AS_SHOWN
+    class_count: int | None = None  # of a tree of domains, if it is known
+    is_tree: bool = False  # whether its domains are folders that contain class folders, without severities
+
+    @property
+    def has_severities(self) -> bool:
+        return not self.is_tree
 
     def load(self, root: Path | None, corruption: str, severity: int) -> ImageFiles:
         root = self.required_root(root)
         folder = self.domain(root, corruption, severity)
         if self.classes is not None:
             return self._load_published(folder)
-        folders, names = named_classes(folder, root)
+        if self.is_tree:  # a domain may lack a class
+            found = self._tree_classes(folder.parent)
+            folders, names = [folder / name for name in found], titles(found, folder.parent, root)
+        else:
+            folders, names = named_classes(folder, root)
         if not folders:
             raise DataError(
                 f"{folder} holds no class folders; expected {folder}/<class>/*.jpg, found {found_in(folder)}. Images "
@@ -87,7 +94,7 @@ class ImageFolders(DataSource):
 
     def _load_classes(self, folder: Path, classes: Sequence[Path], class_names: tuple[str, ...]) -> ImageFiles:
         """Find the images in the class folders of `folder`, sorted by class, and warn about skipped files."""
-        per_class = [find_images([each]) for each in classes]
+        per_class = [find_images([each]) if each.is_dir() else Found((), {}) for each in classes]
         outside = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file()]
         skipped = {path: reason for found in per_class for path, reason in found.skipped.items()}
         skipped |= dict.fromkeys(outside, "outside the class folders")
@@ -100,8 +107,16 @@ class ImageFolders(DataSource):
         return ImageFiles(found.paths, labels, class_names, self.decoding)
 
     def domain(self, root: Path, corruption: str, severity: int) -> Path:
-        """Find the folder that contains the class folders, or the images, of a domain."""
+        """Find the folder that contains the class folders of a domain."""
         self.check_is_clean(corruption)
+        if self.is_tree:
+            root = self._tree(root)
+            if not (root / corruption).is_dir():
+                raise DataError(
+                    f"There is no {root / corruption}. Expected {self.layout or '<domain>/<class>/*'} in {root}; found "
+                    f"{found_in(root)}."
+                )
+            return root / corruption
         if corruption == CLEAN:
             for place in self.clean:
                 if (root / place).is_dir():
@@ -125,39 +140,59 @@ class ImageFolders(DataSource):
 
     def available(self, root: Path | None) -> tuple[str, ...]:
         """The domains of the data set, or those found on disk; `clean` if none is, so that loading raises the error."""
-        if self.domains:
+        if self.domains and not self.is_tree:
             return self.domains
         root = self.required_root(root)
+        if self.is_tree:
+            found = tuple(path.name for path in class_folders(self._tree(root)))
+            return tuple(name for name in self.domains if name in found) or self.domains or found
         there = tuple(name for name in ALL_CORRUPTIONS if any(map(_is_corruption, corruption_folders(root, name))))
         return (CLEAN, *there) if class_folders(root) or not there else there
 
-    def fingerprint(
-        self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
-    ) -> str | None:
-        """Digest of the class names, and of the names and bytes of the images."""
-        if root is None:
-            return None
-        try:
-            files = self.load(root, corruption, severity)
-            used = files.without_broken() if skip_broken else files
-            return used.fingerprint(self.domain(self.required_root(root), corruption, severity))
-        except (DataError, OSError):  # raised again, and reported, when the data are loaded
-            return None
-
     def check(self, root: Path) -> Iterator[Finding]:
+        if self.is_tree:
+            tree = self._tree(root)
+            if self.domains and (tree != root or root.name == self.folder):
+                for name in self.domains:
+                    yield self.check_path(tree / name, self._check_domain)
+            return
         if self.classes is None:
             return
-        if CORRUPTIONS[0] not in self.domains:
+        if self.domains == (CLEAN,):
             for place in filter(None, self.clean):
                 if (root / place).is_dir():
                     yield self.check_path(root / place, self._check_classes)
             return
+        own = self.expand(["all"], root)
         for folder in (root / self.folder, root):
-            there = {name: places[0] for name in ALL_CORRUPTIONS if (places := corruption_folders(folder, name))}
-            if any(name in there for name in CORRUPTIONS):
-                for name in dict.fromkeys((*CORRUPTIONS, *there)):
+            there = {
+                name: places[0] for name in (*own, *EXTRA_CORRUPTIONS) if (places := corruption_folders(folder, name))
+            }
+            if any(name in there for name in own):
+                for name in dict.fromkeys((*own, *there)):
                     yield self.check_path(there.get(name, folder / name), self._check_severities)
                 return
+
+    def _tree(self, root: Path) -> Path:
+        """The folder that contains the domains."""
+        return root / self.folder if (root / self.folder).is_dir() else root
+
+    def _tree_classes(self, tree: Path) -> list[str]:
+        """Names of the class folders of all domains."""
+        domains = [tree / name for name in self.available(tree) if (tree / name).is_dir()]
+        return sorted({path_text(path.name) for domain in domains for path in class_folders(domain)})
+
+    def _check_domain(self, folder: Path) -> tuple[Status, str]:
+        classes = self._tree_classes(folder.parent)
+        there = {path_text(path.name) for path in class_folders(folder)}
+        if len(classes) > (expected := self.class_count or len(classes)):
+            return "damaged", f"the domains have {len(classes):,} different class folders, expected {expected:,}"
+        images = len(find_images([folder]).paths)
+        found = f"{images:,} images of {len(there):,} classes"
+        lacking = sorted(set(classes) - there)
+        if lacking or len(there) < expected:
+            return "partial", f"{found}, expected {expected:,} classes; missing: {shortened(lacking)}"
+        return "ok", found
 
     def _check_severities(self, folder: Path) -> tuple[Status, str]:
         there = [severity for severity in range(1, 6) if (folder / str(severity)).is_dir()]
@@ -181,15 +216,6 @@ class ImageFolders(DataSource):
         images, expected = len(find_images(there.values()).paths), self.size[0]
         return "ok" if images == expected else "partial", f"{images:,} of {expected:,} images"
 
-    def required_root(self, root: Path | None) -> Path:
-        root = super().required_root(root)
-        if not root.is_dir():
-            raise DataError(
-                f"There is no folder {root}. Give the folder that holds {self.name} ({self.layout}) with --data-root "
-                "PATH."
-            )
-        return root
-
 
 def named_classes(folder: Path, root: Path | None = None) -> tuple[list[Path], tuple[str, ...]]:
     """Find the class folders in a folder, and the class names, from `classes.txt` there or in the root if it exists.
@@ -197,23 +223,27 @@ def named_classes(folder: Path, root: Path | None = None) -> tuple[list[Path], t
     Without class folders, all names in the list are returned.
     """
     folders = class_folders(folder)
-    found = tuple(path_text(path.name) for path in folders)
-    lists = [path for path in (folder / CLASS_LIST, (root or folder) / CLASS_LIST) if path.is_file()]
+    return folders, titles([path_text(path.name) for path in folders], folder, root or folder)
+
+
+def titles(found: Sequence[str], *places: Path) -> tuple[str, ...]:
+    """Class names of these folders, from `classes.txt` in the first place that has one; all its names if none."""
+    lists = [place / CLASS_LIST for place in places if (place / CLASS_LIST).is_file()]
     names = parse_classes(read_lines(lists[0])) if lists else {}
-    if not folders or not names:
-        return folders, found or tuple(names.values())
+    if not found or not names:
+        return tuple(found) or tuple(names.values())
     absent = [name for name in found if name not in names]
     if absent:
         raise DataError(
             f"{lists[0]} has no line for the class folder(s) {', '.join(absent[:5])}. Expected one line per class "
             "folder: its name, a tab, and the class name for the prompt."
         )
-    return folders, tuple(names[name] for name in found)
+    return tuple(names[name] for name in found)
 
 
 def corruption_folders(root: Path, corruption: str) -> list[Path]:
     """Existing folders of a corruption, in `root` or in that of its group, if archives were unpacked separately."""
-    group = next(group for group, names in ALL_GROUPS.items() if corruption in names)
+    group = next((group for group, names in ALL_GROUPS.items() if corruption in names), "")
     return [folder for folder in (root / corruption, root / group / corruption) if folder.is_dir()]
 
 
@@ -263,6 +293,20 @@ def _imagenet_variant(name: str, about: str, images: int, classes: int, clean: t
     )
 
 
+def _domain_tree(name: str, about: str, folder: str, domains: tuple[str, ...], classes: int) -> ImageFolders:
+    """A data set of several domains, with the folders of DomainBed; class names are those of the folders."""
+    layout = f"{folder}/<{domains[0]}, ...>/<class>/*"
+    return ImageFolders(
+        name=name, about=about, layout=layout, domains=domains, folder=folder, class_count=classes, is_tree=True,
+        decoding=AS_PUBLISHED,
+    )  # fmt: skip
+
+
+def _corrupted(name: str, about: str, folder: str, names: tuple[str, ...]) -> ImageFolders:
+    """A data set in the layout of ImageNet-C with other corruptions."""
+    return replace(IMAGENET_C, name=name, about=about, folder=folder, domains=(CLEAN, *names), archives=())
+
+
 FOLDER = ImageFolders(name="folder", about="Your own images: folder/<class>/*.")
 IMAGENET = _imagenet_variant(
     "imagenet", "ImageNet's 50,000 validation images, <wnid>/*.JPEG.", 50_000, 1000, ("val", "validation")
@@ -304,4 +348,42 @@ IMAGENET_C = ImageFolders(
         _archive("digital", "89157860d7b10d5797849337ca2e5c03", 8),
         _archive("extra", "d492dfba5fc162d8ec2c3cd8ee672984", 16),
     ),
+)
+IMAGENET_C_BAR = _corrupted(
+    "imagenet-c-bar", "ImageNet-C-bar: ten other corruptions, <corruption>/<severity>/<wnid>/*.JPEG.", "ImageNet-C-bar",
+    (
+        "blue_noise_sample", "brownish_noise", "caustic_refraction", "checkerboard_cutout", "cocentric_sine_waves",
+        "inverse_sparkles", "perlin_noise", "plasma_noise", "single_frequency_greyscale", "sparkles",
+    ),
+)  # fmt: skip
+IMAGENET_3DCC = _corrupted(
+    "imagenet-3dcc", "ImageNet-3DCC: twelve 3D common corruptions, <corruption>/<severity>/<wnid>/*.", "ImageNet-3DCC",
+    (
+        "near_focus", "far_focus", "bit_error", "color_quant", "flash", "fog_3d", "h265_abr", "h265_crf", "iso_noise",
+        "low_light", "xy_motion_blur", "z_motion_blur",
+    ),
+)  # fmt: skip
+TINY_IMAGENET_C = replace(
+    _corrupted("tiny-imagenet-c", "Tiny-ImageNet-C: 200 classes of ImageNet at 64 px.", "Tiny-ImageNet-C", CORRUPTIONS),
+    size=(10_000, 200),
+)
+
+DOMAINS = ImageFolders(
+    name="domains", about="Your own domains: folder/<domain>/<class>/*.", layout="<domain>/<class>/*", is_tree=True
+)
+PACS = _domain_tree("pacs", "PACS: 7 classes.", "PACS", ("art_painting", "cartoon", "photo", "sketch"), 7)
+VLCS = _domain_tree("vlcs", "VLCS: 5 classes.", "VLCS", ("Caltech101", "LabelMe", "SUN09", "VOC2007"), 5)
+OFFICEHOME = _domain_tree(
+    "officehome", "OfficeHome: 65 classes.", "office_home", ("Art", "Clipart", "Product", "Real World"), 65
+)
+TERRA = _domain_tree(
+    "terra", "Terra Incognita: 10 classes of animals in camera traps.", "terra_incognita",
+    ("location_38", "location_43", "location_46", "location_100"), 10,
+)  # fmt: skip
+DOMAINNET = _domain_tree(
+    "domainnet", "DomainNet: 345 classes.", "domain_net",
+    ("clipart", "infograph", "painting", "quickdraw", "real", "sketch"), 345,
+)  # fmt: skip
+VISDA = _domain_tree(
+    "visda", "VisDA-C: 12 classes, rendered (train) and photographed.", "VisDA-C", ("train", "validation"), 12
 )

@@ -28,7 +28,7 @@ from PIL import Image
 from tta_panda import __version__
 from tta_panda.data import CLEAN, DATASETS
 from tta_panda.data.cifar import LABELS, SEVERITIES, Cifar, note_path, open_array, read_note
-from tta_panda.data.corruptions import corrupt, expand_corruptions
+from tta_panda.data.corruptions import CORRUPTIONS, corrupt, expand_corruptions
 from tta_panda.data.corruptions.frost import load_frost_textures
 from tta_panda.data.corruptions.severity import PARAMETER_SETS
 from tta_panda.data.folders import CLASS_LIST
@@ -160,7 +160,9 @@ def _severities_in(path: Path, rows: int, settings: dict[str, Any]) -> list[int]
 
 
 def _cifar_source(name: str) -> Cifar:
-    sources = {name: source for name in DATASETS if isinstance(source := DATASETS.get(name), Cifar) and source.folder}
+    found = {name: DATASETS.get(name) for name in DATASETS}
+    cifar = {name: source for name, source in found.items() if isinstance(source, Cifar)}
+    sources = {name: source for name, source in cifar.items() if CORRUPTIONS[0] in source.domains}
     if name not in sources:
         raise UnknownNameError("data set to make", name, sources)
     return sources[name]

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
-from tta_panda.data import CLEAN, DATASETS
-from tta_panda.data.corruptions import CORRUPTIONS
-from tta_panda.errors import DataError
+from tta_panda.data import AVAILABLE, CLEAN, DATASETS
+from tta_panda.data.corruptions import ALL_CORRUPTIONS, CORRUPTIONS
+from tta_panda.errors import DataError, UnknownNameError
 from tta_panda.files import expand, open_regular
+from tta_panda.images import AS_SHOWN, Decoding, StoredImage
 
 if TYPE_CHECKING:
-    from tta_panda.data.dataset import Dataset
+    from tta_panda.data.dataset import Dataset, ImageFiles
 
 
 class Archive(NamedTuple):
@@ -60,7 +61,7 @@ class DataSource(ABC):
     name: str
     about: str
     layout: str = ""  # of the files below the root, for messages
-    domains: tuple[str, ...] = (CLEAN, *CORRUPTIONS)  # used by runs unless others are named
+    domains: tuple[str, ...] = (CLEAN, *CORRUPTIONS)  # used by runs unless others are named; empty: those on disk
     archives: tuple[Archive, ...] = ()  # what `tta-panda data download` fetches
     size: tuple[int, int] | None = None  # numbers of images per domain and of classes, if known in advance
 
@@ -69,6 +70,11 @@ class DataSource(ABC):
     image_files: ClassVar[bool] = False
     """Whether its images are files of any size, each decoded and fitted to the model."""
 
+    @property
+    def has_severities(self) -> bool:
+        """Whether its domains are corruptions; others are photographs of several kinds."""
+        return True
+
     @abstractmethod
     def load(self, root: Path | None, corruption: str, severity: int) -> Dataset:
         """Load one domain."""
@@ -76,6 +82,21 @@ class DataSource(ABC):
     def available(self, root: Path | None) -> tuple[str, ...]:
         """The domains that runs use unless others are named: corruptions and `clean`."""
         return self.domains
+
+    def expand(self, names: Sequence[str], root: Path | None) -> tuple[str, ...]:
+        """Replace `available` and `all` by the domains that they stand for; raise if another is unknown."""
+        of_all = tuple(name for name in self.domains if name != CLEAN)
+        if not self.has_severities:
+            of_all = self.available(root)
+        elif not of_all:
+            of_all = CORRUPTIONS
+        known = (*of_all, *ALL_CORRUPTIONS) if of_all == CORRUPTIONS else of_all
+        chosen: list[str] = []
+        for name in names:
+            if name not in (AVAILABLE, "all", CLEAN, *known):
+                raise UnknownNameError("corruption" if self.has_severities else "domain", name, ("all", *known))
+            chosen += self.available(root) if name == AVAILABLE else of_all if name == "all" else [name]
+        return tuple(dict.fromkeys(chosen))
 
     def fingerprint(
         self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
@@ -112,6 +133,48 @@ class DataSource(ABC):
         if corruption != CLEAN and self.domains == (CLEAN,):
             other = f", or use --data {self.name}-c" if f"{self.name}-c" in DATASETS else ""
             raise DataError(f"{self.name} holds clean images only, not {corruption}: add --corruption clean{other}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSource(DataSource):
+    """A data set of image files of any size, identified in records by their content."""
+
+    image_files: ClassVar[bool] = True
+
+    decoding: Decoding = AS_SHOWN
+
+    @abstractmethod
+    def load(self, root: Path | None, corruption: str, severity: int) -> ImageFiles: ...
+
+    def images(self, root: Path | None) -> Sequence[Path | StoredImage]:
+        """Find the images without requiring labels."""
+        return self.load(root, CLEAN, 0).paths
+
+    def domain(self, root: Path, corruption: str, severity: int) -> Path:
+        """Return the folder that the paths of a domain's images are relative to in its fingerprint."""
+        return root
+
+    def fingerprint(
+        self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
+    ) -> str | None:
+        """Digest of the class names, and of the names and bytes of the images."""
+        if root is None:
+            return None
+        try:
+            files = self.load(root, corruption, severity)
+            used = files.without_broken() if skip_broken else files
+            return used.fingerprint(self.domain(self.required_root(root), corruption, severity))
+        except (DataError, OSError):  # raised again, and reported, when the data are loaded
+            return None
+
+    def required_root(self, root: Path | None) -> Path:
+        root = super().required_root(root)
+        if not root.is_dir():
+            raise DataError(
+                f"There is no folder {root}. Give the folder that holds {self.name} ({self.layout}) with --data-root "
+                "PATH."
+            )
+        return root
 
 
 def parse_classes(lines: Iterable[str]) -> dict[str, str]:

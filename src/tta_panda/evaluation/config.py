@@ -103,12 +103,13 @@ class StreamConfig:
         """The corruption and severity in words."""
         return f"{self.corruption} at severity {self.severity}" if self.severity else self.corruption
 
-    def title(self, also: Collection[str] = ()) -> str:
-        """Describe the stream: options that differ from their defaults, and the fields named in `also`."""
+    def title(self, also: Collection[str] = (), omit: Collection[str] = ()) -> str:
+        """Describe the stream: options that differ from their defaults, and the fields in `also`; none in `omit`."""
         parts = []
         for each in fields(self):
             value, option = getattr(self, each.name), self.options().get(each.name)
-            if each.name not in also and not (option and (option.always or value != each.default)):
+            shown = each.name in also or (option and (option.always or value != each.default))
+            if not shown or each.name in omit:
                 continue
             if value is not None or option:  # a missing digest is not shown
                 written = option.title if option and option.title else f"{each.name.replace('_', ' ')} {{}}"

@@ -29,6 +29,7 @@ class Scores(NamedTuple):
 
     labels: Counts  # (B,)
     predictions: Counts  # (B,)
+    ranks: Counts  # (B,), number of classes that are more probable than the label
     probabilities: Floats  # (B, K)
     losses: Floats  # (B,), negative log-likelihoods of the labels
     bins: Counts  # (B,), of confidence
@@ -47,9 +48,10 @@ class Scores(NamedTuple):
         predictions, confidences = probabilities.argmax(axis=-1), probabilities.max(axis=-1)  # (R, B)
         chosen = -log_probabilities.numpy()[:, np.arange(len(truth)), truth]  # (R, B), with strided rows
         losses = np.ascontiguousarray(chosen)  # strided sums differ in the last bit from those of one method alone
+        ranks = (log_probabilities.numpy() > -losses[..., None]).sum(axis=-1)  # (R, B)
         bins = np.minimum(np.ceil(confidences * CALIBRATION_BINS), CALIBRATION_BINS).astype(np.int64) - 1  # (low, high]
         overconfidence = confidences - (predictions == truth)
-        columns = zip(predictions, probabilities, losses, bins, overconfidence, strict=True)
+        columns = zip(predictions, ranks, probabilities, losses, bins, overconfidence, strict=True)
         return [cls(truth, *each) for each in columns]
 
     def select(self, indices: Counts) -> Scores:
@@ -69,6 +71,7 @@ class StreamMetrics:
         self.predicted: Counts = np.zeros(classes, np.int64)
         self.labels: Counts = np.zeros(classes, np.int64)
         self.hits: Counts = np.zeros(classes, np.int64)  # right predictions by class
+        self.top5_hits = 0
         self.losses = 0.0  # negative log-likelihoods of the labels
         self.squared_losses = 0.0
         self.overconfidence: Floats = np.zeros(CALIBRATION_BINS)  # sum of confidence - correctness
@@ -82,6 +85,7 @@ class StreamMetrics:
         self.predicted += np.bincount(scores.predictions, minlength=classes)
         self.labels += np.bincount(scores.labels, minlength=classes)
         self.hits += np.bincount(scores.labels[scores.predictions == scores.labels], minlength=classes)
+        self.top5_hits += int((scores.ranks < 5).sum())
         self.overconfidence += np.bincount(scores.bins, scores.overconfidence, CALIBRATION_BINS)
         self.losses += float(scores.losses.sum())
         self.squared_losses += float(scores.losses @ scores.losses)
@@ -93,6 +97,11 @@ class StreamMetrics:
     @property
     def accuracy(self) -> float:
         return int(self.hits.sum()) / self.samples
+
+    @property
+    def top5_accuracy(self) -> float | None:
+        """Fraction of labels among the five most probable classes; None for fewer than five classes."""
+        return self.top5_hits / self.samples if len(self.labels) >= 5 else None
 
     @property
     def accuracy_stderr(self) -> float:

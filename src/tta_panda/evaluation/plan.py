@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tta_panda.data import AVAILABLE, CLEAN, DATASETS, load_data
+from tta_panda.data import CLEAN, find_source, load_data
 from tta_panda.data.corruptions import CORRUPTIONS, expand_corruptions
 from tta_panda.data.listing import list_digest, read_image_list
 from tta_panda.data.order import RESET
@@ -48,7 +48,7 @@ def plan_streams(
     check_precision(stream.precision)
     check_backend(stream.backend, precision=stream.precision)
     TEMPLATES.get(stream.templates)  # raises if unknown
-    data = DATASETS.get(stream.data)
+    data = find_source(stream.data)
     stream = replace(
         stream,
         model=recorded_name(sources.model),
@@ -58,20 +58,25 @@ def plan_streams(
         ignore_orientation=stream.ignore_orientation and data.image_files,
         image_list=list_digest(read_image_list(sources.image_list)) if sources.image_list else None,
     )
-    if AVAILABLE in corruptions:
-        corruptions = data.available(sources.data_root)
+    names = data.expand(corruptions, sources.data_root)
     domains = [
         replace(each, fingerprint=_fingerprint(data, sources, each))
-        for each in _domains(stream, corruptions, severities)
+        for each in _domains(stream, names, severities if data.has_severities else [0])
     ]
     return [replace(domain, seed=seed) for seed in dict.fromkeys(seeds) for domain in domains]
 
 
-def _domains(stream: StreamConfig, corruptions: Sequence[str], severities: Sequence[int]) -> list[StreamConfig]:
-    """One stream per corruption, or one of all corruptions, at each severity. Clean images are always separate."""
-    names = [name for each in corruptions for name in ([CLEAN] if each == CLEAN else expand_corruptions([each]))]
-    expand_corruptions((), severities)  # checks the severities
+def _domains(stream: StreamConfig, names: Sequence[str], severities: Sequence[int]) -> list[StreamConfig]:
+    """One stream per corruption, or one of all corruptions, at each severity. Clean images are always separate.
+
+    Domains that are no corruptions have the severity 0.
+    """
     order = stream.parsed_order
+    if severities == [0]:
+        if order.domains == "gradual":
+            raise InvalidInputError("The order gradual needs corruptions with severities; use continual or mixed.")
+    else:
+        expand_corruptions((), severities)  # checks the severities
     alone = replace(stream, order=str(replace(order, domains=RESET)), corruption=CLEAN)
     corrupted = tuple(dict.fromkeys(name for name in names if name != CLEAN))
     if corrupted and (order.domains == "gradual" or (order.joins_domains and len(corrupted) > 1)):
@@ -148,7 +153,7 @@ def select_shard(configs: Sequence[RunConfig], part: int, parts: int) -> list[Ru
 
 def data_size(stream: StreamConfig, sources: Sources) -> tuple[int, int]:
     """Numbers of images in a domain and of classes, from the registry or, if it has none, from the data."""
-    source = DATASETS.get(stream.data)
+    source = find_source(stream.data)
     if source.size is None:
         corruption, severity = stream.visits[0]
         data = load_data(stream.data, corruption, severity, root=sources.data_root, limit=stream.limit)

@@ -35,6 +35,8 @@ class Measurement(BaseModel):
     samples: int
     accuracy: float = Field(ge=0, le=1)
     accuracy_stderr: float
+    top5_accuracy: float | None = None
+    """None for fewer than five classes."""
     bias: float = Field(ge=0, le=2 + 1e-9)
     """Prediction bias: L1 distance between the mean prediction and the label frequencies."""
     ece: float = Field(ge=0, le=1 + 1e-9)
@@ -43,9 +45,10 @@ class Measurement(BaseModel):
     """Mean negative log-likelihood of the label, in nats."""
     nll_stderr: float
     recall_sd: float
-    """Standard deviation of recall over the classes that occur; next come the minimum and the maximum."""
+    """Standard deviation of recall over the classes that occur; next come minimum, maximum and mean."""
     recall_min: float
     recall_max: float
+    recall_mean: float | None = None
     predicted_counts: list[int] = []
     label_counts: list[int] = []
     mean_probabilities: list[float] = []
@@ -60,9 +63,10 @@ class Measurement(BaseModel):
         recalls = metrics.recalls
         measured = {
             name: getattr(metrics, name)
-            for name in ("samples", "accuracy", "accuracy_stderr", "bias", "ece", "nll", "nll_stderr")
+            for name in ("samples", "accuracy", "accuracy_stderr", "top5_accuracy", "bias", "ece", "nll", "nll_stderr")
         }
-        measured |= {"recall_sd": recalls.std(), "recall_min": recalls.min(), "recall_max": recalls.max()}
+        measured |= {"recall_sd": recalls.std(), "recall_min": recalls.min()}
+        measured |= {"recall_max": recalls.max(), "recall_mean": recalls.mean()}
         measured |= {"mean_beta": metrics.mean_strength("beta"), "mean_gamma": metrics.mean_strength("gamma")}
         if by_class:
             lists = (metrics.predicted, metrics.labels, metrics.mean_probabilities)

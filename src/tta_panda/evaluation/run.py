@@ -51,6 +51,7 @@ def make_runs(
     evaluator: Evaluator,
     executor: Executor,
     report: Callable[[Sequence[RunConfig], float], None] = lambda _configs, _share: None,
+    log: Callable[[RunRecord], None] = lambda _record: None,
 ) -> Outcome:
     """Evaluate the runs that have no record yet; save each record as soon as it is made.
 
@@ -58,6 +59,7 @@ def make_runs(
 
     Args:
         report: called with runs, and the share of their work that was just done.
+        log: called with each new record, once it is saved.
 
     Raises:
         UnsupportedModelError, DataError: if no run has a record for the reason in the message.
@@ -78,6 +80,7 @@ def make_runs(
                 if isinstance(result, RunRecord):
                     store.save(result)
                     outcome.records[result.config.key] = result
+                    log(result)
                     continue
                 outcome.failures[result.config.key] = result
                 if result.status == "diverged":

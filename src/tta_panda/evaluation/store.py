@@ -21,7 +21,7 @@ from tta_panda.files import flat, make_writable, read_regular, save_file
 
 logger = logging.getLogger(__name__)
 
-_RECORD_NAME = re.compile(r"[0-9a-f]{20}\.json")  # other JSON files in the folder are ignored
+RECORD_NAME = re.compile(r"[0-9a-f]{20}\.json")  # other JSON files in the folder are ignored
 
 
 class RunStore:
@@ -43,7 +43,7 @@ class RunStore:
     def load(self, config: RunConfig) -> RunRecord | None:
         """Load the record of a run; None if there is none. A damaged record is set aside, and its run is repeated."""
         path = self.path(config)
-        record = self._read(path, config.key)
+        record = self.read(path, config.key)
         return self._set_aside(path) if record is None and path.exists() else record
 
     def _set_aside(self, path: Path) -> RunRecord | None:
@@ -51,7 +51,7 @@ class RunStore:
         aside = path.with_suffix(".damaged")
         try:
             path.replace(aside)
-            record = self._read(aside, path.stem)
+            record = self.read(aside, path.stem)
             if record is not None:
                 aside.replace(path)
                 return record
@@ -92,17 +92,19 @@ class RunStore:
         if not self.root.is_dir():
             raise StoreError(f"There is no folder {self.root}. Make records with: tta-panda bench -o {self.root}")
         records = []
-        for path in sorted(path for path in self.root.glob("*.json") if _RECORD_NAME.fullmatch(path.name)):
+        for path in sorted(path for path in self.root.glob("*.json") if RECORD_NAME.fullmatch(path.name)):
             if path.stem in except_for:
                 continue
-            record = self._read(path, path.stem)
+            record = self.read(path, path.stem)
             if record is None:
                 logger.warning("%s is not a valid record for its name and is skipped", printable(str(path)))
             else:
                 records.append(record)
         return records
 
-    def _read(self, path: Path, key: str) -> RunRecord | None:
+    @staticmethod
+    def read(path: Path, key: str) -> RunRecord | None:
+        """Read the record of the run with this key from a file; None if it is missing or not a valid one."""
         try:
             content = read_regular(path)
         except FileNotFoundError:

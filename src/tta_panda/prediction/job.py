@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tta_panda.errors import DataError, InvalidInputError, StoreError
 from tta_panda.escapes import path_text
@@ -141,7 +141,7 @@ class PredictionFile:
         """Skip the pictures that were predicted before, and check that they are the same."""
         remaining = iter(paths)
         for path in self.predicted_paths():
-            if path_text(str(next(remaining, ""))) != path:
+            if path_text(cast(str, next(remaining, ""))) != path:
                 raise DataError(
                     "The pictures are not the ones that the output was started with. Give the same ones in the same "
                     f"order, or start again with another --output. The first that differs is {path}."

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from tta_panda.data.folders import shortened
 from tta_panda.data.glyphs import symbols
-from tta_panda.data.listing import find_images
 from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning
 from tta_panda.escapes import path_text, printable
 from tta_panda.files import to_dataframe
@@ -32,7 +31,16 @@ from tta_panda.models.base import ImageModel, framing_of
 from tta_panda.models.devices import Backend, Precision, resolve_device
 from tta_panda.options import Count, check_option
 from tta_panda.prediction import DEFAULT_METHOD
-from tta_panda.prediction.reading import LabelOf, Pause, Picture, decode, find_classes, read_batches, thumbnail
+from tta_panda.prediction.reading import (
+    LabelOf,
+    Pause,
+    Picture,
+    decode,
+    find_classes,
+    find_pictures,
+    read_batches,
+    thumbnail,
+)
 from tta_panda.prediction.summary import Summary
 from tta_panda.progress import make_progress
 
@@ -259,7 +267,7 @@ def _list_pictures(images: Any) -> tuple[list[Picture], list[Path]]:
     folders: list[Path] = []
     for each in [images] if single else images:
         if isinstance(each, str | os.PathLike):
-            pictures += find_images([os.fspath(each)]).paths
+            pictures += find_pictures([os.fspath(each)])[0]
             folders.append(Path(each))
         else:
             pictures.append(each)

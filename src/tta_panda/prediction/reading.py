@@ -18,14 +18,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tta_panda.data.dataset import reading_threads
+from tta_panda.data import find_source, is_stored, load_data, split_place
+from tta_panda.data.dataset import ImageFiles, reading_threads
 from tta_panda.data.folders import CLASS_LIST, class_folders, named_classes
 from tta_panda.data.listing import find_images
-from tta_panda.data.source import published_classes
-from tta_panda.errors import BrokenImageError, InvalidInputError
+from tta_panda.data.source import ImageSource, published_classes
+from tta_panda.errors import BrokenImageError, DataError, InvalidInputError
 from tta_panda.escapes import path_text
 from tta_panda.files import expand
-from tta_panda.images import AS_SHOWN, Decoding, Framing, fit_picture, read_image
+from tta_panda.images import AS_SHOWN, Decoding, Framing, StoredImage, fit_picture, read_image
 from tta_panda.models.base import ImageModel
 from tta_panda.models.linear import LinearHeadModel
 from tta_panda.models.prepare import Picture as LoadedPicture
@@ -62,7 +63,8 @@ def decode(picture: Picture, framing: int | Framing, decoding: Decoding = AS_SHO
         return None, as_batch([picture], framing)[0]
     path = os.fspath(picture)
     try:
-        return path, torch.tensor(read_image(Path(path), framing, decoding)).permute(2, 0, 1)
+        source = picture if isinstance(picture, StoredImage) else Path(path)
+        return path, torch.tensor(read_image(source, framing, decoding)).permute(2, 0, 1)
     except BrokenImageError as error:
         return path, error
 
@@ -124,6 +126,17 @@ def add_thumbnails(rows: Iterable[dict[str, Any]], decoding: Decoding) -> Iterat
     return cast(Iterator[dict[str, Any]], added)
 
 
+def find_pictures(places: Sequence[str]) -> tuple[list[Picture], str]:
+    """Find pictures in files and folders, then those in shards and data sets; also say which files were skipped."""
+    found = find_images(each for each in places if not is_stored(each))
+    pictures: list[Picture] = [str(path) for path in found.paths]
+    for place in filter(is_stored, places):
+        pictures += cast(ImageSource, find_source(place)).images(split_place(place)[1])
+    if not pictures:
+        raise DataError(f"There are no images in {', '.join(places)}.")
+    return pictures, str(found) if found.skipped else ""
+
+
 def find_classes(
     places: Sequence[Path], class_names: Sequence[str] | None, model: ImageModel
 ) -> tuple[list[str], LabelOf]:
@@ -137,8 +150,15 @@ def find_classes(
         model: a network that was trained on ImageNet provides ImageNet's classes if nothing else names any.
     """
     folders: dict[Path, str] = {}
+    stored: dict[str, str] = {}
     found: list[str] = []
     for root in map(expand, places):
+        if is_stored(root):
+            with contextlib.nullcontext() if class_names is None else contextlib.suppress(DataError):  # without labels
+                dataset = cast(ImageFiles, load_data(str(root)))
+                titles = list(map(_spaced, dataset.class_names))
+                found += titles
+                stored |= {os.fspath(path): titles[k] for path, k in zip(dataset.paths, dataset.labels, strict=True)}
         if not root.is_dir():
             continue
         if class_names is None:
@@ -158,7 +178,13 @@ def find_classes(
             f"line. They can be inferred from sub-folders or a {CLASS_LIST}, but {where} has neither."
         )
     labels = {folder.absolute(): _spaced(name) for folder, name in folders.items() if _spaced(name) in set(names)}
-    return names, lambda path: next((labels[above] for above in Path(path).absolute().parents if above in labels), None)
+
+    def label_of(path: str) -> str | None:
+        if path in stored:
+            return stored[path] if stored[path] in names else None
+        return next((labels[above] for above in Path(path).absolute().parents if above in labels), None)
+
+    return names, label_of
 
 
 def _spaced(name: str) -> str:

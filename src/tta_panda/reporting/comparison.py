@@ -102,11 +102,7 @@ class Comparison(Results[MethodConfig]):
         ]
 
     def label(self, method: MethodConfig) -> str:
-        """The method's name, with the options that distinguish it from others of the same name."""
-        others = [other.options for other in self.methods if other.name == method.name]
-        differing = [key for key in method.options if any(other.get(key) != method.options[key] for other in others)]
-        suffix = ", ".join(f"{key}={method.options[key]}" for key in differing)
-        return f"{method.name} ({suffix})" if suffix else method.name
+        return method_label(method, self.methods)
 
     def tables(self) -> list[Table]:
         tables = [summary_table(self)] if self.pairs and self.corruptions else []
@@ -117,6 +113,14 @@ class Comparison(Results[MethodConfig]):
         """Its tables, figures and notes for a page."""
         figures = [figure for pair in self.pairs for figure in _figures(self, *pair)]
         return Section(self.tables(), figures, findings(self), name, self.title, self.all_runs())
+
+
+def method_label(method: MethodConfig, methods: Iterable[MethodConfig]) -> str:
+    """The method's name, with the options that distinguish it from others of the same name."""
+    others = [other.options for other in methods if other.name == method.name]
+    differing = [key for key in method.options if any(other.get(key) != method.options[key] for other in others)]
+    suffix = ", ".join(f"{key}={method.options[key]}" for key in differing)
+    return f"{method.name} ({suffix})" if suffix else method.name
 
 
 def read_comparisons(store: RunStore) -> tuple[list[RunRecord], list[Comparison]]:

@@ -1,0 +1,153 @@
+"""Data sets of Hugging Face: by name, or a local folder of Parquet files. Their images stay on disk.
+
+The package `datasets` keeps a data set as files that are mapped into memory, so only the labels are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tta_panda.data import CLEAN
+from tta_panda.data.dataset import ImageFiles
+from tta_panda.data.folders import CLASS_LIST, shortened
+from tta_panda.data.listing import read_lines
+from tta_panda.data.source import ImageSource, parse_classes
+from tta_panda.errors import DataError, TtaPandaError, missing_extra
+from tta_panda.images import StoredImage
+
+IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img", "pixel_values", "images"), ("label", "labels", "fine_label")
+_SPLITS = ("test", "validation", "val", "train")  # the first that exists is used
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow(StoredImage):
+    """An image in a row of a table."""
+
+    file: Path
+    table: Any
+    index: int
+    name: str
+
+    def __fspath__(self) -> str:
+        return f"{self.name}/{self.index}"
+
+    def read(self) -> bytes:
+        [value] = self.table[self.index].values()
+        if isinstance(value, dict):
+            value = value.get("bytes") or Path(value["path"]).read_bytes()
+        return bytes(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HuggingFace(ImageSource):
+    """A data set with an image and a label in each row. Its configurations are domains."""
+
+    @property
+    def has_severities(self) -> bool:
+        return False
+
+    def load(self, root: Path | None, corruption: str, severity: int) -> ImageFiles:
+        place = self.required_root(root)
+        table = _load(str(place), None if corruption == CLEAN else corruption)
+        image = _column(table, IMAGE_COLUMNS, place)
+        label = _column(table, LABEL_COLUMNS, place)
+        labels, names = _labels(table, label, place)
+        pictures = table.select_columns([image])
+        if type(pictures.features[image]).__name__ == "Image":
+            pictures = pictures.cast_column(image, type(pictures.features[image])(decode=False))
+        elif not isinstance(pictures[0][image], dict | bytes):
+            raise DataError(
+                f"The column {image!r} of {place} holds {pictures.features[image]}; expected encoded images. Convert "
+                "it with datasets: data.cast_column('image', datasets.Image())."
+            )
+        file = Path(table.cache_files[0]["filename"]) if table.cache_files else place
+        rows = tuple(TableRow(file, pictures, index, str(place)) for index in range(len(table)))
+        return ImageFiles(rows, labels, names, self.decoding)
+
+    def available(self, root: Path | None) -> tuple[str, ...]:
+        datasets, place = import_datasets(), self.required_root(root)
+        with _explained(str(place)):
+            names = tuple(datasets.get_dataset_config_names(str(place)))
+        return names if len(names) > 1 else (CLEAN,)
+
+    def required_root(self, root: Path | None) -> Path:
+        if root is None:
+            raise DataError("Name the data set, as in --data hf:cifar10, or a local folder of Parquet files.")
+        return root  # a name on the hub is no path on disk
+
+
+def import_datasets() -> Any:
+    """Import `datasets`, or raise an error that names the extra to install."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise missing_extra("Data sets of Hugging Face need", "datasets") from error
+    return datasets
+
+
+def _load(name: str, config: str | None) -> Any:
+    """Load the test split, or the one that takes its place."""
+    datasets = import_datasets()
+    with _explained(name):
+        splits = datasets.get_dataset_split_names(name, config)
+        split = next((each for each in _SPLITS if each in splits), splits[0])
+        table = datasets.load_dataset(name, config, split=split)
+    if not len(table):
+        raise DataError(f"The split {split} of {name} has no rows.")
+    return table
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except TtaPandaError:
+        raise
+    except Exception as error:  # `datasets` raises those of pyarrow, of the hub and of its own
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"Cannot load {name} with the package datasets: {reason} Check the name on "
+            "https://huggingface.co/datasets, or give a folder of Parquet files as --data hf:FOLDER."
+        ) from error
+
+
+def _column(table: Any, names: tuple[str, ...], place: Path) -> str:
+    found = next((name for name in names if name in table.column_names), None)
+    if found is None:
+        raise DataError(
+            f"{place} has the columns {shortened(table.column_names)}; expected one of {', '.join(names)}. Rename it "
+            "with datasets: data.rename_column(OLD, NEW)."
+        )
+    return found
+
+
+def _labels(table: Any, column: str, place: Path) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
+    """The labels of all rows, and the names of the classes: the column's own, its texts, or those of a file."""
+    values, feature = table.with_format("numpy")[column][:], table.features[column]
+    values = np.asarray(values)
+    if names := getattr(feature, "names", None):
+        return values, tuple(names)
+    if values.dtype.kind in "US":
+        classes, labels = np.unique(values, return_inverse=True)
+        return labels.astype(np.int64), tuple(map(str, classes))
+    if values.dtype.kind not in "iu":
+        raise DataError(f"The column {column!r} of {place} holds {feature}; expected whole numbers or class names.")
+    if (file := place / CLASS_LIST).is_file():
+        return values, tuple(parse_classes(read_lines(file)).values())
+    raise DataError(
+        f"The column {column!r} of {place} has no class names: expected a ClassLabel, texts, or {file} with one name "
+        "per line."
+    )
+
+
+HUGGING_FACE = HuggingFace(
+    name="hf",
+    about="A data set of Hugging Face, or a folder of Parquet files: --data hf:name (needs tta-panda[datasets]).",
+    domains=(),
+)
