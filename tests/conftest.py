@@ -44,6 +44,8 @@ TINY_OPTIONS = {
     "dota": _VIEWS,
     "boostadapter": _VIEWS,
     "dpe": _VIEWS,
+    "rotta": {"capacity": 8},
+    "cliptta": {"steps": 2},
 }
 """What suits the tiny model: it has two blocks, and is so unsure that filters would let nothing pass."""
 

@@ -144,11 +144,11 @@ def test_plans_resolve_options_and_domains():
         ({"corruptions": ["fogg"]}, UnknownNameError, "'fog'"),
         ({"severities": [6]}, InvalidInputError, "1 to 5"),
         ({"data": "glyphs"}, UnknownNameError, "glyphs-c"),
-        ({"batch_size": 0}, InvalidInputError, "at least 1"),
-        ({"seeds": [0, -1]}, InvalidInputError, "seed must be at least 0"),
+        ({"batch_size": 0}, InvalidInputError, "a whole number >= 1, got 0"),
+        ({"seeds": [0, -1]}, InvalidInputError, "seed must be a whole number from 0 to"),
         ({"precision": "fp8"}, UnknownNameError, "precision"),
         ({"order": "sorted"}, UnknownNameError, "order"),
-        ({"limit": 0}, InvalidInputError, "at least 1"),
+        ({"limit": 0}, InvalidInputError, "a whole number >= 1 or None, got 0"),
         ({"methods": []}, InvalidInputError, "at least one"),
         ({"methods": ["tant"]}, UnknownNameError, "'tent'"),
         ({"settings": {"leraning_rate": 1}}, UnknownNameError, "option of"),
@@ -168,7 +168,8 @@ def test_a_key_depends_on_every_field_and_not_on_their_order(tmp_path):
     assert shuffled.config == config and shuffled.config.key == config.key
     keys = {config.key}
     for name, value in stream.items():
-        other = {"precision": "bf16", "order": "sequential", "preprocess": "exact"}.get(name)
+        others = {"precision": "bf16", "order": "sequential", "preprocess": "exact", "ignore_orientation": True}
+        other = others.get(name)
         other = other or (value + 1 if isinstance(value, int) else "other")
         keys.add(replace(config, stream=replace(config.stream, **{name: other})).key)
     keys.add(replace(config, method=replace(config.method, name="tent+panda")).key)

@@ -51,7 +51,7 @@ def papers(benchmark: str = "cifar10-c", **more) -> Setup:
     """One of the paper's benchmarks, as the paper runs it unless `more` says otherwise."""
     preset = PRESETS[benchmark]
     model = more.pop("model", preset.model)
-    changes = {name: more.pop(name) for name in StreamConfig.options() if name in more}
+    changes = {name: more.pop(name) for name in vars(EMBEDDED) if name in more}
     stream = StreamConfig(**{"model": model, "data": preset.data} | changes)
     return Setup(
         **{"stream": stream, "sources": Sources(model), "preset": preset, "seeds": (0,), "beta": "paper", **more}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import reference.dota
 import reference.latte
+import reference.rotta
 import torch
 import torch.nn.functional as F
 from conftest import TINY_OPTIONS, make_tiny
@@ -27,13 +28,14 @@ from tta_panda.methods.latte import Latte, exchange
 from tta_panda.methods.losses import marginal_entropy
 from tta_panda.methods.mint import Mint
 from tta_panda.methods.oga import OGA, _covariance, _whitened
+from tta_panda.methods.rotta import RoTTA
 from tta_panda.methods.stata import Gaussians, StatA
 from tta_panda.methods.tda import TDA
 
 FROZEN = ("tda", "oga", "stata", "lame", "latte")
 LEARNING = ("ecalp", "onzeta")
 VIEWING = ("dota", "boostadapter", "dpe")
-TRAINED = ("mint", "im")
+TRAINED = ("mint", "im", "rotta", "roid", "cliptta")
 
 
 def made_up(classes: int, size: int, count: int) -> tuple[ZeroShotClassifier, Tensor]:
@@ -276,6 +278,30 @@ def test_a_client_alone_receives_nothing(tiny_classifier, images):
     client.adapt(images[:12])
     [received] = exchange([client.cache], tiny_classifier, count=3)
     assert not len(received["labels"])
+
+
+# --- RoTTA ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("capacity", "common"), [(3, 0.5), (10, 0.9), (6, 0.3)])
+def test_the_memory_of_rotta_is_that_of_the_text(capacity, common, tiny_classifier):
+    """With the share of a class, its own image goes; without, one of the largest classes; or the new one."""
+    generator = torch.Generator().manual_seed(capacity)
+    labels = torch.randint(4, (200,), generator=generator) * (torch.rand(200, generator=generator) > common)
+    entropies = torch.rand(200, generator=generator)
+    method = RoTTA(tiny_classifier, capacity=capacity)
+    new = {name: rows.new_zeros(200, *rows.shape[1:]) for name, rows in method.memory.items()}
+    new |= {"labels": labels, "entropies": entropies, "order": torch.arange(200)}
+    by_hand: list[list[dict]] = [[] for _ in range(4)]
+    done = set()
+    for i, (label, entropy) in enumerate(zip(labels.tolist(), entropies.tolist(), strict=True)):
+        method._remember({name: rows[i : i + 1] for name, rows in new.items()})
+        done.add(reference.rotta.enter(by_hand, label, {"h": entropy, "age": 0, "order": i}, capacity))
+        assert set(method.memory["order"].tolist()) == {item["order"] for own in by_hand for item in own}
+    assert {"added", "own", "dropped"} <= done and ("largest" in done) == (capacity != 6 or common == 0.3)
+    at_once = RoTTA(tiny_classifier, capacity=capacity)
+    at_once._remember(new)
+    assert torch.equal(at_once.memory["order"], method.memory["order"])
 
 
 # --- DOTA -----------------------------------------------------------------------------------------------------------

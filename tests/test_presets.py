@@ -63,6 +63,9 @@ MINI = {
     "dota": {"views": 10, "keep": 0.3, "growth": 0.02, "max_weight": 0.3, "shrinkage": 1e-4},
     "boostadapter": {"views": 10, "keep": 0.3, "augmentation": "augmix", "slots": 3, "boost_slots": 3, "alpha": 1.0},
     "dpe": {"views": 10, "keep": 0.3, "slots": 3, "alpha": 6.0, "sharpness": 5.0, "alignment": 0.5, "lr": 6e-4},
+    "rotta": {"lr": 1e-3, "capacity": 64, "decay": 0.999},
+    "roid": {"lr": 1e-3, "optimizer": "adam", "restore": 0.01, "filter_noise": None},
+    "cliptta": {"lr": 1e-4, "steps": 2, "slots": 4, "sample_size": 40, "diversity": 1.0},
     "lame": {"affinity": "rbf", "neighbours": 5, "steps": 100},
 }
 
@@ -102,6 +105,8 @@ def test_the_values_of_the_embedded_model(name):
         ("imagenet-c", "dota", {"growth": 0.005, "max_weight": 0.2, "shrinkage": 1e-4, "views": 64}),
         ("imagenet-c", "dpe", {"alpha": 6.0, "sharpness": 5.0, "alignment": 0.5, "lr": 6e-4, "max_entropy": 0.1}),
         ("cifar10-c", "boostadapter", {"views": 64, "keep": 0.1, "boost_slots": 3, "augmentation": "augmix"}),
+        ("imagenet-c", "roid", {"lr": 2.5e-4, "optimizer": "sgd", "restore": 0.01}),
+        ("cifar100-c", "cliptta", {"lr": 1e-4, "steps": 10, "slots": 16, "sample_size": 128}),
         ("imagenet-c", "subtta", {"lr": 5e-4, "momentum": 0.5, "weight_decay": 0.01, "rank": 256}),
     ],
 )

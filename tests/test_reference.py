@@ -31,6 +31,7 @@ from tta_panda.methods import METHODS
 from tta_panda.models.openclip import OpenClipModel
 from tta_panda.panda import apply_plan, sample_plan
 from tta_panda.views import apply_view_plan, sample_view_plan
+from tta_panda.views.strong import apply_strong_plan, sample_strong_plan
 
 CLASS_NAMES = ("heart", "star", "anchor", "cloud")
 SEED = 0
@@ -83,6 +84,8 @@ DPE = {
     "lr": 6e-4,
     "max_entropy": 0.1,
 }
+
+CLIPTTA = {"lr": 5e-3, "steps": 3, "slots": 4, "sample_size": 40, "diversity": 1.0}
 
 # The tiny model's predictions are flat, entropies of 0.947 to 0.9996 times ln 4: hence margins just below 1.
 OPTIONS: dict[str, dict[str, dict]] = {
@@ -164,6 +167,15 @@ OPTIONS: dict[str, dict[str, dict]] = {
     },
     "dpe": {"own": DPE, "certain": DPE | {"max_entropy": 0.635, "keep": 0.1, "alignment": 2.0, "alpha": 1.0}},
     "lame": {"own": {}, "nearest": {"affinity": "knn", "neighbours": 3}},
+    "rotta": {
+        "own": {"lr": 5e-3, "capacity": 16, "decay": 0.7},
+        "uneven": {"lr": 5e-3, "capacity": 10, "decay": 0.9},  # steps within batches
+    },
+    "roid": {
+        "own": {"lr": 5e-3, "restore": 0.01, "filter_noise": None},
+        "filtered": {"lr": 5e-3, "restore": 0.3, "filter_noise": 4.0},
+    },
+    "cliptta": {"own": CLIPTTA, "few": CLIPTTA | {"slots": 2, "sample_size": 4, "diversity": 0.1}},
 }
 
 # What the references take for granted.
@@ -245,7 +257,7 @@ def sorted_cells(image: Tensor) -> list[list[float]]:
 
 def make_given() -> Given:
     model = make_tiny()
-    of_negatives, of_views, of_destroyed = (torch.Generator().manual_seed(SEED) for _ in range(3))
+    of_negatives, of_views, of_destroyed, of_strong = (torch.Generator().manual_seed(SEED) for _ in range(4))
     return Given(
         model,
         list(CLASS_NAMES),
@@ -253,6 +265,8 @@ def make_given() -> Given:
         negatives=lambda images: draw_negatives(images, of_negatives),
         views=lambda images, count: draw_views(images, count, of_views),
         destroyed=lambda images: draw_destroyed(images, of_destroyed),
+        strong=lambda images, **how: apply_strong_plan(images, sample_strong_plan(images.shape, of_strong, **how)),
+        permutation=lambda count: torch.randperm(count, generator=of_strong),
     )
 
 
@@ -387,6 +401,9 @@ CHANGED = {
     "mta": (False, False),
     "subtta": (True, True),
     "lame": (False, False),
+    "rotta": (True, True),
+    "roid": (True, True),
+    "cliptta": (True, True),
     "latte": (False, False),
     "ecalp": (False, False),
     "onzeta": (False, False),
@@ -451,6 +468,10 @@ def test_the_options_take_every_branch(beta):
     assert set(facts("dpe", "certain", "moves")) == {True, False}
     assert min(facts("subtta", "own", "present")) > 1
     assert max(facts("lame", "nearest", "changed")) > 0
+    assert {"added", "own"} == set().union(*facts("rotta", "uneven", "what"))  # for more, see test_newer_methods
+    assert all(0 < kept < 16 for kept in facts("roid", "own", "kept"))
+    assert len(set(facts("roid", "filtered", "share"))) > 1
+    assert set(facts("cliptta", "few", "left_out")) == {True}
     lengths = torch.tensor(facts("latte", "two-slots", "lengths"))
     assert (lengths > 1e-3).any() and ((lengths > 0) & (lengths <= 1e-3)).any()
 

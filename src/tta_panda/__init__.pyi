@@ -25,6 +25,7 @@ from .methods.base import Method as Method
 from .methods.bat import BAT as BAT
 from .methods.boostadapter import BoostAdapter as BoostAdapter
 from .methods.clip import CLIP as CLIP
+from .methods.cliptta import CLIPTTA as CLIPTTA
 from .methods.deyo import DeYO as DeYO
 from .methods.dmn import DMN as DMN
 from .methods.dota import DOTA as DOTA
@@ -40,6 +41,8 @@ from .methods.mta import MTA as MTA
 from .methods.oga import OGA as OGA
 from .methods.onzeta import OnZeta as OnZeta
 from .methods.presets import list_presets as list_presets
+from .methods.roid import ROID as ROID
+from .methods.rotta import RoTTA as RoTTA
 from .methods.sar import SAR as SAR
 from .methods.stata import StatA as StatA
 from .methods.state import load_method as load_method

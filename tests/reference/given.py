@@ -22,6 +22,10 @@ class Given:
     """(B, 3, H, W), V -> (B, V, 3, H, W), the plain image first."""
     destroyed: Callable[[Tensor], Tensor]
     """(N, 3, H, W) -> (N, 3, H, W), each image with its cells permuted."""
+    strong: Callable[..., Tensor] = lambda images, **how: images
+    """(N, 3, H, W) -> (N, 3, H, W), strongly augmented; `shared` and `degrade` say how."""
+    permutation: Callable[[int], Tensor] = torch.arange
+    """n -> a random order of n things."""
 
 
 def unit(x: Tensor) -> Tensor:

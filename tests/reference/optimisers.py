@@ -12,10 +12,11 @@ from torch import Tensor
 class Adam:
     """`decay` is AdamW's decoupled weight decay; zero is Adam."""
 
-    def __init__(self, parameters: Sequence[Tensor], lr: float, decay: float = 0.0):
+    def __init__(self, parameters: Sequence[Tensor], lr: float, decay: float = 0.0, eps: float = 1e-8):
         self.parameters = list(parameters)
         self.lr = lr
         self.decay = decay
+        self.eps = eps
         self.t = 0
         self.m = [torch.zeros_like(p) for p in self.parameters]
         self.v = [torch.zeros_like(p) for p in self.parameters]
@@ -29,7 +30,9 @@ class Adam:
                 self.m[i] = 0.9 * self.m[i] + 0.1 * g
                 self.v[i] = 0.999 * self.v[i] + 0.001 * g * g
                 p.copy_(p - self.lr * self.decay * p)
-                p.copy_(p - self.lr * (self.m[i] / first_correction) / ((self.v[i] / second_correction).sqrt() + 1e-8))
+                p.copy_(
+                    p - self.lr * (self.m[i] / first_correction) / ((self.v[i] / second_correction).sqrt() + self.eps)
+                )
 
 
 def first_adamw_step(x: Tensor, g: Tensor, lr: float, decay: float = 0.01) -> Tensor:

@@ -23,26 +23,20 @@ EMBEDDED_LIMIT = 600
 def bench(
     *,
     corruption: Annotated[
-        str, typer.Option(metavar="NAMES", help="Corruptions, clean, all (fifteen), or what is available.", **INPUT)
+        str, INPUT(metavar="NAMES", help="Corruptions, clean, all (fifteen), or what is available.")
     ] = "available",
-    severity: Annotated[
-        str, typer.Option(metavar="N", help="Severity, 1 to 5; several as 1,3,5 or 1-5.", **INPUT)
-    ] = "5",
-    seed: Annotated[str, typer.Option(metavar="N", help="Random seed; several as 0,1,2 or 0-4.", **INPUT)] = "0",
-    batch_size: Annotated[int, typer.Option(metavar="N", help="Images per batch.", **INPUT)] = 100,
-    order: Annotated[
-        str, typer.Option(metavar="ORDER", help="Order of domains and images; see above.", **INPUT)
-    ] = "shuffled",
-    method: Annotated[
-        str, typer.Option(metavar="NAMES", help="Methods: all, or see tta-panda ls methods.", **METHOD)
-    ] = "all",
+    severity: Annotated[str, INPUT(metavar="N", help="Severity, 1 to 5; several as 1,3,5 or 1-5.")] = "5",
+    seed: Annotated[str, INPUT(metavar="N", help="Random seed; several as 0,1,2 or 0-4.")] = "0",
+    batch_size: Annotated[int, INPUT(metavar="N", help="Images per batch.")] = 100,
+    order: Annotated[str, INPUT(metavar="ORDER", help="Order of domains and images; see above.")] = "shuffled",
+    method: Annotated[str, METHOD(metavar="NAMES", help="Methods: all, or see tta-panda ls methods.")] = "all",
     preset: PresetOption = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of records, tables and report.", **OUTPUT)
+        Path, OUTPUT("--output", "-o", metavar="DIR", help="Folder of records, tables and report.")
     ] = Path("runs"),
     log: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Log new records with wandb or trackio, if it is installed.", **OUTPUT),
+        OUTPUT(metavar="NAME", help="Log new records with wandb or trackio, if it is installed."),
     ] = None,
     as_json: JsonOption = False,
     run: RunOptions,

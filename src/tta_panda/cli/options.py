@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -13,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from tta_panda.errors import InvalidInputError, UnknownNameError
-from tta_panda.evaluation.config import EMBEDDED, StreamConfig
 from tta_panda.models import parse_model_name
 
 if TYPE_CHECKING:
+    from tta_panda.evaluation.config import StreamConfig
     from tta_panda.evaluation.plan import Sources
     from tta_panda.executors import Executor
     from tta_panda.methods.presets import Preset
@@ -25,27 +26,25 @@ LOCAL, RAY = "local", "ray"
 
 PANELS = ("Input", "Model", "Method", "Output", "Distribution")
 """Groups of options, in the order in which --help shows them."""
-_PANELS: list[Any] = [{"rich_help_panel": name} for name in PANELS]
-INPUT, MODEL, METHOD, OUTPUT, DISTRIBUTION = _PANELS
+INPUT, MODEL, METHOD, OUTPUT, DISTRIBUTION = (partial(typer.Option, rich_help_panel=name) for name in PANELS)
+"""`typer.Option` in each of these groups."""
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.", **OUTPUT)]
+JsonOption = Annotated[bool, OUTPUT("--json", help="Print one JSON document instead of tables.")]
 PresetOption = Annotated[
     str | None,
-    typer.Option("--preset", metavar="NAME", help="Settings of a benchmark; see tta-panda ls presets.", **METHOD),
+    METHOD("--preset", metavar="NAME", help="Settings of a benchmark; see tta-panda ls presets."),
 ]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Set an option of methods or of Panda; repeatable.", **METHOD),
+    METHOD("--set", metavar="NAME=VALUE", help="Set an option of methods or of Panda; repeatable."),
 ]
 PrecisionOption = Annotated[
-    str, typer.Option("--precision", metavar="NAME", help="Precision of the encoders: fp32, bf16 or fp16.", **MODEL)
+    str, MODEL("--precision", metavar="NAME", help="Precision of the encoders: fp32, bf16 or fp16.")
 ]
-BackendOption = Annotated[
-    str, typer.Option("--backend", metavar="NAME", help="torch, or openvino (frozen methods on a CPU).", **MODEL)
-]
-DeviceOption = Annotated[str, typer.Option(metavar="NAME", help="Device: auto, cpu, cuda or mps.", **DISTRIBUTION)]
+BackendOption = Annotated[str, MODEL("--backend", metavar="NAME", help="torch, or openvino (frozen methods on a CPU).")]
+DeviceOption = Annotated[str, DISTRIBUTION(metavar="NAME", help="Device: auto, cpu, cuda or mps.")]
 IgnoreOrientationOption = Annotated[
-    bool, typer.Option("--ignore-orientation", help="Ignore the EXIF orientation of image files.", **INPUT)
+    bool, INPUT("--ignore-orientation", help="Ignore the EXIF orientation of image files.")
 ]
 
 
@@ -91,69 +90,48 @@ class RunOptions:
 
     config: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="YAML file with values of options.", is_eager=True, callback=_read_config, **INPUT
-        ),
+        INPUT(metavar="FILE", help="YAML file with values of options.", is_eager=True, callback=_read_config),
     ] = None
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Data set; see tta-panda ls data.", show_default="the preset's, or glyphs-c", **INPUT
-        ),
+        INPUT(metavar="NAME", help="Data set; see tta-panda ls data.", show_default="the preset's, or glyphs-c"),
     ] = None
-    data_root: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of data sets on disk.", **INPUT)] = None
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Maximum number of images per corruption.", **INPUT)
-    ] = None
+    data_root: Annotated[Path | None, INPUT(metavar="DIR", help="Folder of data sets on disk.")] = None
+    limit: Annotated[int | None, INPUT(metavar="N", min=1, help="Maximum number of images per corruption.")] = None
     image_list: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Use only the images listed in this file, one name per line.", **INPUT),
+        Path | None, INPUT(metavar="FILE", help="Use only the images listed in this file, one name per line.")
     ] = None
-    skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Skip image files that cannot be read.", **INPUT)
-    ] = False
+    skip_broken: Annotated[bool, INPUT("--skip-broken", help="Skip image files that cannot be read.")] = False
     preprocess: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Resizing: batched (tensors) or exact (Pillow, like open_clip).", **INPUT),
+        str, INPUT(metavar="NAME", help="Resizing: batched (tensors) or exact (Pillow, like open_clip).")
     ] = "batched"
     ignore_orientation: IgnoreOrientationOption = False
     model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Model; see tta-panda ls models.", show_default="the preset's, or mini", **MODEL
-        ),
+        str | None, MODEL(metavar="NAME", help="Model; see tta-panda ls models.", show_default="the preset's, or mini")
     ] = None
     templates: Annotated[
         str | None,
-        typer.Option(
+        MODEL(
             metavar="NAME",
             help="Prompt templates: photo, clipartt, mint (7) or openai (80).",
             show_default="the preset's, or photo",
-            **MODEL,
         ),
     ] = None
     precision: PrecisionOption = "fp32"
     backend: BackendOption = "torch"
     settings: SettingsOption = None
     protocol: Annotated[
-        str, typer.Option(metavar="NAME", help="Follow the paper, or, with reference, the authors' code.", **METHOD)
+        str, METHOD(metavar="NAME", help="Follow the paper, or, with reference, the authors' code.")
     ] = "paper"
-    cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to cache image features in.", **OUTPUT)] = (
-        None
+    cache: Annotated[Path | None, OUTPUT(metavar="DIR", help="Folder to cache image features in.")] = None
+    dry_run: Annotated[bool, OUTPUT("--dry-run", help="Count the runs and their images, but run nothing.")] = False
+    verbose: Annotated[bool, OUTPUT("--verbose", "-v", help="With --dry-run: list the runs by data and methods.")] = (
+        False
     )
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count the runs and their images, but run nothing.", **OUTPUT)
-    ] = False
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="With --dry-run: list the runs by data and methods.", **OUTPUT)
-    ] = False
     throughput: Annotated[
-        float | None,
-        typer.Option(metavar="N", help="With --dry-run: images per second, to estimate the time.", **OUTPUT),
+        float | None, OUTPUT(metavar="N", help="With --dry-run: images per second, to estimate the time.")
     ] = None
-    shard: Annotated[
-        str | None, typer.Option(metavar="K/N", help="Make only the K-th of N parts of the runs.", **DISTRIBUTION)
-    ] = None
+    shard: Annotated[str | None, DISTRIBUTION(metavar="K/N", help="Make only the K-th of N parts of the runs.")] = None
 
     def __post_init__(self) -> None:
         for name in ("throughput", "verbose"):
@@ -175,6 +153,7 @@ class RunOptions:
             stream: further fields of the `StreamConfig`.
         """
         from tta_panda.data import split_place
+        from tta_panda.evaluation.config import EMBEDDED, StreamConfig
         from tta_panda.evaluation.plan import Sources, model_preset
 
         base = preset or EMBEDDED
@@ -206,35 +185,23 @@ class ExecutionOptions:
     device: DeviceOption = "auto"
     workers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Number of worker processes.",
-            show_default="by the size of the work",
-            **DISTRIBUTION,
-        ),
+        DISTRIBUTION(metavar="N", min=1, help="Number of worker processes.", show_default="by the size of the work"),
     ] = None
     engine: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Where workers run: local, or ray (needs tta-panda\\[ray]).", **DISTRIBUTION),
+        str, DISTRIBUTION(metavar="NAME", help="Where workers run: local, or ray (needs tta-panda\\[ray]).")
     ] = LOCAL
     address: Annotated[
         str | None,
-        typer.Option(
+        DISTRIBUTION(
             metavar="ADDRESS",
             help="Address of a running Ray cluster; auto finds a local one.",
             show_default="start one",
-            **DISTRIBUTION,
         ),
     ] = None
     gpus_per_worker: Annotated[
         float | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="GPUs per Ray worker; may be a fraction.",
-            show_default="1, or 0 without GPUs",
-            **DISTRIBUTION,
+        DISTRIBUTION(
+            metavar="N", min=0, help="GPUs per Ray worker; may be a fraction.", show_default="1, or 0 without GPUs"
         ),
     ] = None
 

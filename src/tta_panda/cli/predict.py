@@ -52,72 +52,52 @@ def predict(
         typer.Argument(help="Images, folders, globs, wds:SHARDS or hf:NAME; - reads paths from stdin."),
     ] = None,
     classes: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="Class names, comma-separated.", show_default="the sub-folders", **INPUT),
+        str | None, INPUT(metavar="NAMES", help="Class names, comma-separated.", show_default="the sub-folders")
     ] = None,
-    classes_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Class names, one per line.", **INPUT)
-    ] = None,
-    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images per batch.", **INPUT)] = 100,
+    classes_file: Annotated[Path | None, INPUT(metavar="FILE", help="Class names, one per line.")] = None,
+    batch_size: Annotated[int, INPUT(metavar="N", min=1, help="Images per batch.")] = 100,
     order: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Order of images: sequential, or shuffled (for sorted folders).", **INPUT),
+        str, INPUT(metavar="NAME", help="Order of images: sequential, or shuffled (for sorted folders).")
     ] = "sequential",
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Random seed.", **INPUT)] = 0,
+    seed: Annotated[int, INPUT(metavar="N", min=0, help="Random seed.")] = 0,
     watch: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Watch a folder, and predict images as they appear.", **INPUT)
+        Path | None, INPUT(metavar="DIR", help="Watch a folder, and predict images as they appear.")
     ] = None,
     until_idle: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="With --watch: stop when no image has appeared for this long.", **INPUT),
+        float | None, INPUT(metavar="SECONDS", help="With --watch: stop when no image has appeared for this long.")
     ] = None,
-    no_skip_broken: Annotated[
-        bool, typer.Option("--no-skip-broken", help="Exit with 1 if an image cannot be read.", **INPUT)
-    ] = False,
-    max_pixels: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Skip images with more pixels.", **INPUT)
-    ] = 100_000_000,
+    no_skip_broken: Annotated[bool, INPUT("--no-skip-broken", help="Exit with 1 if an image cannot be read.")] = False,
+    max_pixels: Annotated[int, INPUT(metavar="N", min=1, help="Skip images with more pixels.")] = 100_000_000,
     ignore_orientation: IgnoreOrientationOption = False,
-    model: Annotated[
-        str, typer.Option(metavar="NAME", help="Model; see tta-panda ls models.", **MODEL)
-    ] = DEFAULT_FOR_PICTURES,
+    model: Annotated[str, MODEL(metavar="NAME", help="Model; see tta-panda ls models.")] = DEFAULT_FOR_PICTURES,
     template: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="Prompt template with {} for the class; repeatable.", **MODEL),
+        list[str] | None, MODEL(metavar="TEXT", help="Prompt template with {} for the class; repeatable.")
     ] = None,
     precision: PrecisionOption = "fp32",
     backend: BackendOption = "torch",
-    method: Annotated[
-        str, typer.Option(metavar="NAME", help="Method; see tta-panda ls methods.", **METHOD)
-    ] = DEFAULT_METHOD,
+    method: Annotated[str, METHOD(metavar="NAME", help="Method; see tta-panda ls methods.")] = DEFAULT_METHOD,
     settings: SettingsOption = None,
     preset: PresetOption = None,
     output: Annotated[
         Path | None,
-        typer.Option(
+        OUTPUT(
             "--output",
             "-o",
             metavar="FILE",
             help="File of predictions: .csv, .jsonl or .parquet.",
             show_default="stdout",
-            **OUTPUT,
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted --output file.", **OUTPUT)] = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write an HTML page of thumbnails.", **OUTPUT)
-    ] = None,
+    resume: Annotated[bool, OUTPUT("--resume", help="Continue an interrupted --output file.")] = False,
+    html: Annotated[Path | None, OUTPUT(metavar="FILE", help="Write an HTML page of thumbnails.")] = None,
     state: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="File to load the method's state from, if it exists, and to save it to.", **OUTPUT
-        ),
+        OUTPUT(metavar="FILE", help="File to load the method's state from, if it exists, and to save it to."),
     ] = None,
     as_json: JsonOption = False,
     device: DeviceOption = "auto",
     shard: Annotated[
-        str | None,
-        typer.Option(metavar="K/N", help="Predict only the K-th of N parts of the images.", **DISTRIBUTION),
+        str | None, DISTRIBUTION(metavar="K/N", help="Predict only the K-th of N parts of the images.")
     ] = None,
 ) -> None:
     """Classify images, and compare with the unadapted model.

@@ -32,29 +32,24 @@ def reproduce(
     *,
     names: Annotated[list[str], typer.Argument(help="all, paper, beyond, or see tta-panda ls experiments.")],
     quick: Annotated[
-        bool, typer.Option("--quick", help="Use fewer images, seeds and settings, to finish in minutes.", **INPUT)
+        bool, INPUT("--quick", help="Use fewer images, seeds and settings, to finish in minutes.")
     ] = False,
     seed: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N", help="Random seed; several as 0,1,2 or 0-4.", show_default="0-4; quick: 0,1", **INPUT
-        ),
+        str | None, INPUT(metavar="N", help="Random seed; several as 0,1,2 or 0-4.", show_default="0-4; quick: 0,1")
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(
+        METHOD(
             metavar="NAMES",
             help="Only these methods, or frozen, views or trained, in tables by method.",
             show_default="all",
-            **METHOD,
         ),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Benchmarks of the paper, comma-separated, or all.", **METHOD)
+        str | None, METHOD(metavar="NAMES", help="Benchmarks of the paper, comma-separated, or all.")
     ] = None,
     output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder of records, tables, figures and report.", **OUTPUT),
+        Path, OUTPUT("--output", "-o", metavar="DIR", help="Folder of records, tables, figures and report.")
     ] = Path("reproduction"),
     as_json: JsonOption = False,
     run: RunOptions,

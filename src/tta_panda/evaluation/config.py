@@ -11,12 +11,12 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
+from typing import Any, ClassVar, Literal
 
 from tta_panda.data import CLEAN
 from tta_panda.data.order import Order
-from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.methods import MethodName
+from tta_panda.options import Count, NonNegativeInt, Seed, check_option, declared_options
 
 ALL = "all"
 """The fifteen corruptions of the benchmark, in its order."""
@@ -24,40 +24,41 @@ ALL = "all"
 Preprocessing = Literal["batched", "exact"]
 
 
-class Option(NamedTuple):
-    """Metadata of a field that users set: how titles show it, and its valid values."""
+DIGESTS = ("weights", "fingerprint", "image_list")
+"""Fields of a stream that are not settings, but identify files."""
 
-    title: str = ""
-    """Format of a value in titles; by default, the value follows the name of the field."""
-    always: bool = False
-    """Whether titles show it even if it has its default value."""
-    choices: tuple[str, ...] = ()
-    minimum: int | None = None
-    maximum: int | None = None
+_TITLES = {
+    "model": "{}",
+    "data": "{}",
+    "severity": "severity {}",
+    "batch_size": "batches of {}",
+    "limit": "{} images",
+}
+"""How titles show a field; by default, its name and value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamConfig:
     """A model, and images in an order. Runs on equal streams can share encoder passes."""
 
-    model: Annotated[str, Option("{}")]
+    model: str
     weights: str | None = None
     """Digest of weights that are local files or come with the package; None for published ones with a tag."""
-    precision: Annotated[str, Option()] = "fp32"
-    backend: Annotated[str, Option()] = "torch"
-    templates: Annotated[str, Option()] = "photo"
-    data: Annotated[str, Option("{}")]
+    precision: str = "fp32"
+    backend: str = "torch"
+    templates: str = "photo"
+    data: str
     fingerprint: str | None = None
     """Identifies the data if their name does not suffice."""
-    corruption: Annotated[str, Option()] = CLEAN
+    corruption: str = CLEAN
     """For a stream that joins domains, all of them: `all`, or names separated by commas."""
-    severity: Annotated[int, Option("severity {}", minimum=0)] = 0
-    order: Annotated[str, Option()] = "shuffled"
-    seed: Annotated[int, Option(minimum=0, maximum=2**63 - 1)] = 0
-    batch_size: Annotated[int, Option("batches of {}", always=True, minimum=1)] = 100
-    limit: Annotated[int | None, Option("{} images", minimum=1)] = None
-    preprocess: Annotated[Preprocessing, Option(choices=get_args(Preprocessing))] = "batched"
-    ignore_orientation: Annotated[bool, Option()] = False
+    severity: NonNegativeInt = 0
+    order: str = "shuffled"
+    seed: Seed = 0
+    batch_size: Count = 100
+    limit: Count | None = None
+    preprocess: Preprocessing = "batched"
+    ignore_orientation: bool = False
     image_list: str | None = None
     """Digest of the list of images that the run was restricted to."""
 
@@ -65,22 +66,8 @@ class StreamConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", str(Order.parse(self.order)))  # the canonical name
-        for name, option in self.options().items():
-            value = getattr(self, name)
-            if option.choices and value not in option.choices:
-                raise UnknownNameError(name, str(value), option.choices)
-            if option.minimum is not None and value is not None and value < option.minimum:
-                raise InvalidInputError(f"{name} must be at least {option.minimum}, got {value}.")
-            if option.maximum is not None and value > option.maximum:
-                raise InvalidInputError(f"{name} must be at most {option.maximum}, got {value}.")
-
-    @classmethod
-    @functools.cache
-    def options(cls) -> dict[str, Option]:
-        """The fields that users set."""
-        hints = get_type_hints(cls, include_extras=True)
-        found = {each.name: getattr(hints[each.name], "__metadata__", ()) for each in fields(cls)}
-        return {name: metadata[0] for name, metadata in found.items() if metadata}
+        for name, option in declared_options(type(self)).items():  # type: ignore[arg-type]  # mypy: see options.py
+            check_option(name, getattr(self, name), option.annotation)
 
     @property
     def corruptions(self) -> tuple[str, ...]:
@@ -107,13 +94,12 @@ class StreamConfig:
         """Describe the stream: options that differ from their defaults, and the fields in `also`; none in `omit`."""
         parts = []
         for each in fields(self):
-            value, option = getattr(self, each.name), self.options().get(each.name)
-            shown = each.name in also or (option and (option.always or value != each.default))
-            if not shown or each.name in omit:
-                continue
-            if value is not None or option:  # a missing digest is not shown
-                written = option.title if option and option.title else f"{each.name.replace('_', ' ')} {{}}"
-                parts.append(written.format("all" if value is None else value))
+            name, value = each.name, getattr(self, each.name)
+            is_changed = name not in DIGESTS and value != each.default
+            is_missing = name in DIGESTS and value is None
+            if (name in also or is_changed or name == "batch_size") and not is_missing and name not in omit:
+                form = _TITLES.get(name, f"{name.replace('_', ' ')} {{}}")
+                parts.append(form.format("all" if value is None else value))
         return ", ".join(parts)
 
 

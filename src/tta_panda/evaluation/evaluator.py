@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +14,7 @@ from tta_panda.data.dataset import Dataset
 from tta_panda.data.stream import Domains, Stream
 from tta_panda.errors import DataError, NumericalError, UnsupportedModelError
 from tta_panda.evaluation.config import RunConfig, StreamConfig
-from tta_panda.evaluation.loop import Evaluation, group_by_shared_passes, run_stream, warm_up
+from tta_panda.evaluation.loop import Evaluation, run_stream, warm_up
 from tta_panda.evaluation.plan import Sources
 from tta_panda.evaluation.record import SCHEMA, FailedRun, RunRecord, describe_environment
 from tta_panda.executors import Report
@@ -67,27 +66,19 @@ class Evaluator:
                 except UnsupportedModelError as error:
                     results.append(FailedRun.of(config, "unavailable", error))
             report(0.0)  # model and data are loaded
+            fit = framing_of(classifier.model) if stream.preprocess == "exact" else None
+            data = Stream(dataset, stream.batch_size, stream.seed, fit, stream.order)
             methods = [method for _, method in members]
+            if self.timed:
+                for method in methods:
+                    warm_up(method, next(iter(data))[0])
             _, _, cache = self._model(stream)
-            for group in [[i] for i in range(len(members))] if self.timed else group_by_shared_passes(methods):
-                evaluations = self._run_group(
-                    [methods[i] for i in group],
-                    _open_stream(stream, dataset, classifier),
-                    cache,
-                    partial(_weighted, report, len(group) / len(runs)),
-                )
-                results += [self._result(members[i][0], each) for i, each in zip(group, evaluations, strict=True)]
+            evaluations = run_stream(methods, data, share=not self.timed, report=report, cache=cache)
+            results += [self._result(config, each) for (config, _), each in zip(members, evaluations, strict=True)]
         except DataError as error:
             done = {each.config.key for each in results}
             results += [FailedRun.of(config, "unreadable", error) for config in runs if config.key not in done]
         return results
-
-    def _run_group(
-        self, methods: Sequence[Method], stream: Stream, cache: FeatureCache | None, report: Report
-    ) -> list[Evaluation]:
-        if self.timed:
-            warm_up(methods[0], next(iter(stream))[0])
-        return run_stream(methods, stream, share=not self.timed, report=report, cache=cache)
 
     def _result(self, config: RunConfig, evaluation: Evaluation) -> RunRecord | FailedRun:
         try:
@@ -143,13 +134,3 @@ class Evaluator:
             cache = None if self.cache is None else FeatureCache(self.cache, model)
             self._models[key] = model, weights_hash(cast(nn.Module, model)), cache
         return self._models[key]
-
-
-def _weighted(report: Report, weight: float, share: float) -> None:
-    report(weight * share)
-
-
-def _open_stream(config: StreamConfig, dataset: Dataset | Domains, classifier: Classifier) -> Stream:
-    """Make the batches of a stream, preprocessed as it is configured."""
-    fit = framing_of(classifier.model) if config.preprocess == "exact" else None
-    return Stream(dataset, config.batch_size, config.seed, fit, config.order)

@@ -145,24 +145,42 @@ def run_stream(
     """Run methods on one stream; frozen methods that use the same views share their encoder passes.
 
     Args:
-        methods: several frozen methods, or a single one of any kind.
-        data, batch_size: as `evaluate` takes them.
+        methods: methods with the same classifier.
+        data, batch_size: as `evaluate` takes them; read once for every group of methods that share passes.
         share: use shared encoder passes for frozen methods, even for a single one, so that its record is the same to
-            the last bit whichever others run with it. False lets a single method encode for itself, as outside of
+            the last bit whichever others run with it. False lets every method encode for itself, as outside of
             evaluations.
-        report: called with the share of the stream that was just done.
+        report: called with the share of the work that was just done.
         cache: cache of the encoder passes that frozen methods share.
     """
     if batch_size < 1:
         raise InvalidInputError(f"batch_size must be at least 1, got {batch_size}.")
-    stream = data if isinstance(data, Stream) else None
     if reset:
         for method in methods:
             method.reset()
     evaluations = [Evaluation(method) for method in methods]
-    classifier = methods[0].classifier
-    shares = share and isinstance(methods[0], FrozenMethod)
-    features = SharedFeatures([method.features for method in methods], cache) if shares else None
+    for group in group_by_shared_passes(methods) if share else [[index] for index in range(len(methods))]:
+        members = [evaluations[index] for index in group]
+        shares = share and isinstance(members[0].method, FrozenMethod)
+        features = SharedFeatures([each.method.features for each in members], cache) if shares else None
+        _run_group(members, data, batch_size, features, partial(_report_part, report, len(group) / len(methods)))
+    return evaluations
+
+
+def _report_part(report: Callable[[float], None], part: float, share: float) -> None:
+    report(part * share)
+
+
+def _run_group(
+    evaluations: Sequence[Evaluation],
+    data: Any,
+    batch_size: int,
+    features: SharedFeatures | None,
+    report: Callable[[float], None],
+) -> None:
+    """Run methods that share encoder passes, or a single one, on a stream."""
+    stream = data if isinstance(data, Stream) else None
+    classifier = evaluations[0].method.classifier
     reset_peak_memory(classifier.model.device)
     seen = 0
     for images, labels, domains in labelled_batches(data, len(classifier.class_names), batch_size):
@@ -184,7 +202,6 @@ def run_stream(
     peak = peak_memory(classifier.model.device)
     for evaluation in evaluations:
         evaluation.peak_memory = peak
-    return evaluations
 
 
 def _parts(domains: Sequence[str | None], stream: Stream | None, seen: int) -> Mapping[Part, Counts]:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 _OF_THE_PAPER = ("CLIP", "Tent", "ETA", "SAR", "DeYO", "TPT", "DMN", "Zero", "TPS", "BAT")
 _SINCE = ("TDA", "OGA", "StatA", "Mint", "IM", "VTE", "MTA", "SubTTA", "LAME")
 _TRAINING_FREE = ("Latte", "ECALP", "OnZeta", "DOTA", "BoostAdapter", "DPE")
-_CLASSES = (*_OF_THE_PAPER, *_SINCE, *_TRAINING_FREE)
+_OF_STREAMS = ("RoTTA", "ROID", "CLIPTTA")
+_CLASSES = (*_OF_THE_PAPER, *_SINCE, *_TRAINING_FREE, *_OF_STREAMS)
 
 METHODS: Registry[type[Method]] = Registry(
     "method",

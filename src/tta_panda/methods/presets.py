@@ -17,6 +17,7 @@ from tta_panda.methods import MethodName
 _VIEWS = {"views": 64, "keep": 0.1, "augmentation": "augmix"}
 _FEW_VIEWS = {"views": 10, "keep": 0.3, "augmentation": "augmix"}  # minutes instead of hours on two cores
 _SELECT_VIEWS = ("tpt", "tps", "zero", "vte", "dota", "boostadapter", "dpe")
+_FEW_STEPS: dict[str, dict[str, Any]] = {"cliptta": {"steps": 2}}
 _USE_ALL_VIEWS = ("mta",)
 
 _SHARED: dict[str, dict[str, Any]] = {
@@ -28,7 +29,7 @@ _SHARED: dict[str, dict[str, Any]] = {
 }
 """Options that all presets set."""
 
-_PER_BENCHMARK: dict[str, dict[str, tuple[float, float, float]]] = {
+_PER_BENCHMARK: dict[str, dict[str, tuple[Any, Any, Any]]] = {
     "clip": {"beta": (0.7, 0.4, 0.4)},
     "tent": {"beta": (0.6, 0.3, 0.3), "lr": (2e-4, 1e-4, 1e-4)},
     "eta": {"beta": (0.8, 0.4, 0.3), "lr": (1e-4, 5e-4, 1e-4)},
@@ -42,6 +43,8 @@ _PER_BENCHMARK: dict[str, dict[str, tuple[float, float, float]]] = {
     "mint": {"lr": (7e-3, 7e-3, 1.5e-2)},
     "im": {"lr": (2e-4, 1e-4, 1e-4)},  # those of Tent, as none are published
     "subtta": {"lr": (1e-3, 1e-3, 5e-4), "momentum": (0.1, 0.1, 0.5)},
+    "roid": {"lr": (1e-3, 1e-3, 2.5e-4), "optimizer": ("adam", "adam", "sgd")},
+    "cliptta": {"slots": (4, 16, 16), "sample_size": (40, 128, 1000)},
     "onzeta": {"length": (10_000, 10_000, 5000)},
     "dota": {"growth": (0.02, 0.02, 0.005), "max_weight": (0.3, 0.3, 0.2)},
     "latte": {"slots": (12, 8, 8), "alpha": (1.0, 0.7, 0.7)},  # none are published for ImageNet-C
@@ -49,7 +52,7 @@ _PER_BENCHMARK: dict[str, dict[str, tuple[float, float, float]]] = {
 """Values for CIFAR-10-C, CIFAR-100-C and ImageNet-C, by method and option; for Panda's ten methods from its paper."""
 
 _MINI = {"eta": {"lr": 1e-3}, "tps": {"lr": 1e-3}, "mint": {"lr": 1.5e-2}, "tda": {"negative_alpha": 1.0}}
-_MINI |= {"oga": {"temperature": 0.2}}
+_MINI |= {"oga": {"temperature": 0.2}, **_FEW_STEPS}
 
 
 @dataclass(frozen=True)

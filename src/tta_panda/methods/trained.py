@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -16,6 +17,8 @@ from tta_panda.errors import InvalidInputError, UnsupportedModelError
 from tta_panda.methods.adaptation import BatchStatistics, adaptable_copy, find_blocks, has_batch_norm
 from tta_panda.methods.base import BatchSize, EncoderPasses, Method
 from tta_panda.methods.features import Batch, Encoded, encode_images, isolated
+from tta_panda.methods.image_cache import Entries, empty_cache
+from tta_panda.methods.losses import entropy
 from tta_panda.models.prepare import Images
 from tta_panda.options import Count, NonNegative, NonNegativeInt
 from tta_panda.panda import Correction, Negatives
@@ -53,11 +56,22 @@ class AdaptedWeights(Stateful):
     def copy(self) -> dict[str, Tensor]:
         return {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
-    def load(self, values: dict[str, Tensor]) -> None:
+    def load(self, values: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 parameter.copy_(values[name])
                 parameter.grad = None
+
+    @contextlib.contextmanager
+    def replaced(self, values: Mapping[str, Tensor]) -> Iterator[None]:
+        """Use other values for the parameters within a block, without gradients."""
+        own = self.copy()
+        self.load(values)
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.load(own)
 
     def state_dict(self) -> dict[str, Any]:
         moments = {name: self.optimizer.state.get(parameter) for name, parameter in self.parameters.items()}
@@ -87,6 +101,12 @@ class AdaptedWeights(Stateful):
         optimizer = self.make_optimizer(list(copies.values()))
         optimizer.step()
         return {name: optimizer.state[parameter] for name, parameter in copies.items()}
+
+
+@torch.no_grad()
+def lerp(start: Mapping[str, Tensor], end: Mapping[str, Tensor], weight: float) -> dict[str, Tensor]:
+    """Interpolate linearly between weights by name."""
+    return {name: start[name].lerp(end[name], weight) for name in start}
 
 
 def _shapes(value: Any) -> Any:
@@ -199,6 +219,33 @@ class TrainedMethod(Method):
         self.passes.count("images", len(images), raw.requires_grad)
         return self.features.split(raw, negatives)
 
+    def no_images(self) -> Entries:
+        """Return an image memory without entries, to declare as a state."""
+        model, texts = self.classifier.model, self.classifier.class_embeddings
+        sides = (model.image_size, model.image_size)
+        images = torch.empty(0, 3, *sides, dtype=torch.uint8, device=texts.device)
+        entries = {**empty_cache(texts), "images": images, "biases": texts.new_empty(0, len(texts))}
+        return {"shifts" if name == "features" else name: rows for name, rows in entries.items()}
+
+    def to_memory(self, batch: Batch, encoded: Encoded, logits: Tensor) -> Entries:
+        """Return the images of a batch as entries of an image memory, with 8 bits per channel.
+
+        They keep the correction of their own batch, and the classes and entropies that were predicted by `logits`.
+        """
+        features, logits = encoded.features.detach(), logits.detach()
+        return {
+            "shifts": torch.zeros_like(features) if encoded.shift is None else features - encoded.debiased.detach(),
+            "labels": logits.argmax(dim=1),
+            "entropies": entropy(logits),
+            "images": batch.images.mul(255).round_().clamp_(0, 255).to(torch.uint8),
+            "biases": torch.zeros_like(logits) if encoded.bias is None else encoded.bias,
+        }
+
+    def recall(self, memory: Entries, images: Tensor | None = None) -> Encoded:
+        """Encode the images of a memory, or augmented copies (N, 3, S, S), and debias them by their own corrections."""
+        encoded = self.embed(memory["images"] / 255 if images is None else images)
+        return encoded._replace(shift=memory["shifts"], bias=memory["biases"])
+
     def step(self, loss: Tensor) -> None:
         """Update the adapted parameters, unless the loss or a gradient is NaN or infinite."""
         if self.backward(loss):
@@ -235,12 +282,8 @@ class TrainedMethod(Method):
         """Return logits (n, K) of the unadapted model for some images of a batch that has been encoded."""
         if not self.uses_batch_statistics:  # with these, predictions depend on the whole batch
             batch, probes = batch.select(probes), torch.arange(len(probes))
-        adapted = self.weights.copy()
-        self.weights.load(self.weights.initial)
-        try:
+        with self.weights.replaced(self.weights.initial):
             encoded = self.embed(batch.with_negatives, batch.negatives)
-        finally:
-            self.weights.load(adapted)
         return self.classify(encoded.corrected(batch.correction or Correction()))[probes]
 
     def restart(self) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tta_panda.errors import InvalidInputError, NumericalError
-from tta_panda.evaluation.loop import group_by_shared_passes, run_stream
+from tta_panda.evaluation.loop import run_stream
 from tta_panda.evaluation.record import EvaluationResult
 from tta_panda.files import to_dataframe
 from tta_panda.methods import create_method
@@ -85,15 +85,13 @@ def compare(
     if isinstance(data, Iterator):
         raise InvalidInputError("The data can be read only once, but methods read them in turns: use list(data).")
     named = _named(methods, classifier, seed)
-    members = list(named.values())
     results: dict[str, EvaluationResult | None] = {}
-    for group in group_by_shared_passes(members):
-        evaluations = run_stream([members[i] for i in group], data, batch_size=batch_size)
-        for index, evaluation in zip(group, evaluations, strict=True):
-            if evaluation.error and not isinstance(evaluation.error, NumericalError):
-                raise evaluation.error
-            results[list(named)[index]] = None if evaluation.error else evaluation.result()
-    return MethodComparison({name: results[name] for name in named})
+    evaluations = run_stream(list(named.values()), data, batch_size=batch_size)
+    for name, evaluation in zip(named, evaluations, strict=True):
+        if evaluation.error and not isinstance(evaluation.error, NumericalError):
+            raise evaluation.error
+        results[name] = None if evaluation.error else evaluation.result()
+    return MethodComparison(results)
 
 
 def _named(
