@@ -8,10 +8,9 @@ from typing import Any
 
 from tta_panda.data import CLEAN
 from tta_panda.evaluation.config import MethodConfig, RunConfig, StreamConfig
-from tta_panda.evaluation.evaluator import Evaluator
 from tta_panda.evaluation.plan import Sources, model_preset, plan_methods, plan_runs, plan_streams
 from tta_panda.evaluation.record import SCHEMA, Measurement, RunRecord
-from tta_panda.evaluation.run import Outcome, make_runs
+from tta_panda.evaluation.run import Evaluator, Outcome, make_runs
 from tta_panda.evaluation.store import RunStore
 from tta_panda.executors import Executor, local_executor
 from tta_panda.methods.presets import get_preset

@@ -142,7 +142,7 @@ def test_several_benchmarks_by_one_command(tmp_path, tiny_checkpoint):
     ("arguments", "message"),
     [
         (["table-mian"], "Did you mean 'table-main'"),
-        (["table-main", "--set", "beta=best"], "paper, grid, auto or a number"),
+        (["table-main", "--set", "beta=best"], "paper, auto or a number"),
         (["table-main", "--set", "beta=paper"], "--preset"),
         (["table-main", "--seed", "4-0"], "range"),
         (["table-main", "--preset", "cifar"], "cifar10-c"),

@@ -18,14 +18,14 @@ from records import make, plan, run, without_time
 from tta_panda import CLIP, TPS, Panda, Stream, Tent, Zero, load_data
 from tta_panda.cli.runs import default_workers
 from tta_panda.errors import InvalidInputError, NumericalError, StoreError, TtaPandaError, UnknownNameError
-from tta_panda.evaluation import evaluator as evaluator_module
 from tta_panda.evaluation import loop as loop_module
+from tta_panda.evaluation import run as run_module
 from tta_panda.evaluation.config import StreamConfig
-from tta_panda.evaluation.evaluator import Evaluator
 from tta_panda.evaluation.loop import evaluate, group_by_shared_passes, run_stream
 from tta_panda.evaluation.metrics import Scores, StreamMetrics
 from tta_panda.evaluation.plan import Sources
 from tta_panda.evaluation.record import SCHEMA, FailedRun, RunRecord
+from tta_panda.evaluation.run import Evaluator
 from tta_panda.evaluation.store import RunStore
 from tta_panda.executors import available_cores
 from tta_panda.methods.sharing import SharedFeatures
@@ -220,7 +220,7 @@ def test_small_work_stays_in_one_process():
 def test_finished_runs_are_not_run_again(tmp_path, monkeypatch):
     first = run(plan(["clip"]), tmp_path)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    monkeypatch.setattr(evaluator_module, "load_model", lambda *_, **__: pytest.fail("nothing needs to be loaded"))
+    monkeypatch.setattr(run_module, "load_model", lambda *_, **__: pytest.fail("nothing needs to be loaded"))
     outcome = make(plan(["clip"]), tmp_path)
     assert list(outcome.records.values()) == first
     assert outcome.existed == 1

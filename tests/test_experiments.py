@@ -23,9 +23,9 @@ from tta_panda.evaluation.config import EMBEDDED, RunConfig, StreamConfig
 from tta_panda.evaluation.plan import Sources
 from tta_panda.evaluation.record import RunRecord
 from tta_panda.experiments import EXPERIMENTS, select_experiments
-from tta_panda.experiments.base import ExperimentResults, across_benchmarks
+from tta_panda.experiments.base import ExperimentResults
 from tta_panda.experiments.printed import BACKBONES, MEAN, METHODS, printed_accuracy
-from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, Setup
+from tta_panda.experiments.setup import BETA_GRID, Setup
 from tta_panda.methods import METHODS as ALL_METHODS
 from tta_panda.methods.presets import PRESETS
 from tta_panda.reporting.cells import ACCURACY, DIVERGED, NOT_RUN, Cell
@@ -300,18 +300,18 @@ def test_settings_go_to_every_method_that_has_them():
 
 
 def test_the_best_of_the_grid_is_the_best_and_says_on_what_it_was_chosen():
-    setup = Setup(seeds=(0,), beta="grid")
-    records = records_of("table-main", setup)
-    table = section_of("table-main", setup, records).tables[0]
-    titles = [column.title for column in table.columns]
-    assert titles == ["plain", "+panda (auto, no labels)", "Δ", f"+panda ({BEST_OF_GRID})", "Δ", "its beta"]
-    tent = next(row for row in table.rows if row.name == "tent")
-    results = results_of("table-main", setup, records)
-    means = {beta: results.cell(setup.series("tent+panda", beta=beta), ACCURACY).value for beta in BETA_GRID}
-    assert tent.cells[3].value == max(means.values())
-    assert means[tent.cells[5].value] == tent.cells[3].value
-    choices = section_of("fig-beta").tables[-1]
-    assert {"auto (no labels)", BEST_OF_GRID} <= {column.title for column in choices.columns}
+    for methods in ((), ("eta",)):
+        setup = Setup(seeds=(0,), methods=methods)
+        records = records_of("fig-beta", setup)
+        _, choices = section_of("fig-beta", setup, records).tables
+        assert "best of grid, chosen on test labels" in [column.title for column in choices.columns]
+        assert [row.name for row in choices.rows] == list(methods or ("clip", "tent"))
+        results = results_of("fig-beta", setup, records)
+        for row in choices.rows:
+            series = {beta: setup.series(f"{row.name}+panda", beta=beta) for beta in BETA_GRID}
+            means = {beta: results.cell(each, ACCURACY).value for beta, each in series.items()}
+            assert row.cells[3].value == max(means.values())
+            assert means[row.cells[5].value] == row.cells[3].value
 
 
 def test_the_papers_numbers():
@@ -376,11 +376,6 @@ def test_the_papers_panda_numbers_stand_only_beside_its_way_to_choose_beta():
         setup = papers(beta=beta)
         row = section_of("table-main", setup).tables[0].rows[0]
         assert [cell.paper is not None for cell in row.cells[:2]] == expected
-    setup = papers(beta="grid")
-    row = section_of("table-main", setup).tables[0].rows[0]
-    assert [cell.paper is not None for cell in row.cells[:4]] == [True, False, False, True]
-    [[_, auto]] = EXPERIMENTS["fig-histograms"].rows(setup).values()
-    assert auto.label == "clip+panda (auto, no labels)"
 
 
 def test_passes_are_counted_by_image_whatever_the_last_batch():
@@ -398,22 +393,13 @@ def test_batches_larger_than_the_stream_are_not_shown_twice():
         assert sorted({config.stream.batch_size for config in runs}) == sizes
 
 
-def test_several_benchmarks_stand_side_by_side():
-    names = ["table-main", "table-corruptions", "table-pda"]
-    setups = {benchmark: papers(benchmark) for benchmark in BACKBONES}
-    found = {data: [section_of(name, setup) for name in names] for data, setup in setups.items()}
-    across = across_benchmarks([EXPERIMENTS[name] for name in names], found)
-    assert [section.name for section in across] == ["table-main", "table-pda"]
-    [table] = across[0].tables
-    assert [column.title for column in table.columns] == [
-        f"{name}: {what}" for name in BACKBONES for what in ("plain", "+panda", "Δ")
+def test_several_benchmarks_are_parts_of_one_page():
+    parts = [
+        Part(data, [replace(section_of("table-main", papers(data)), figures=())])
+        for data in ("cifar100-c", "imagenet-c")
     ]
-    sar = next(row for row in table.rows if row.name == "sar")
-    assert sar.cells[4] == found["cifar100-c"][0].tables[0].rows[table.rows.index(sar)].cells[1]
-    assert [cell.paper.value for cell in sar.cells] == [63.3, 70.7, 7.4, 39.1, 41.7, 2.6, 31.8, 32.4, 0.6]
-    parts = [Part(data, [replace(each, figures=()) for each in sections]) for data, sections in found.items()]
-    page = page_of(Part("All benchmarks", across), *parts)
-    for anchor in ("all-benchmarks-table-main", "cifar100-c-table-main", "imagenet-c-table-pda"):
+    page = page_of(*parts)
+    for anchor in ("cifar100-c-table-main", "imagenet-c-table-main"):
         assert f'id="{anchor}"' in page and f'href="#{anchor}"' in page
 
 

@@ -80,6 +80,18 @@ def test_threads_that_share_a_method_wait_for_each_other(make, tiny_classifier, 
     assert torch.equal(shared.adapt(images[:8]), alone.adapt(images[:8]))
 
 
+def test_beta_is_not_set_while_a_batch_is_predicted(tiny_classifier):
+    method = Tent(tiny_classifier, debias=Panda(beta=0.2))
+    with ThreadPoolExecutor(1) as pool:
+        with method._lock:
+            waiting = pool.submit(setattr, method, "beta", 0.8)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.1)
+            assert method.beta == 0.2
+        waiting.result()
+    assert method.beta == 0.8
+
+
 def test_methods_can_be_copied_and_pickled_with_a_lock_of_their_own(tiny_classifier, images):
     method = Tent(tiny_classifier, debias=Panda())
     method.adapt(images[:8])

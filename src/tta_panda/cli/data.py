@@ -66,7 +66,6 @@ def download(
         str | None, typer.Option("--parts", help="Archives of imagenet-c: noise,blur,weather,digital,extra.")
     ] = None,
     mirror: Annotated[str | None, typer.Option("--mirror", help="URL of a folder with the same archives.")] = None,
-    keep: Annotated[bool, typer.Option("--keep-archives", help="Keep archives after unpacking.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Download, verify and unpack a published data set. Repeat to resume.
@@ -85,7 +84,6 @@ def download(
             expand(output),
             parts=tuple(split_commas(parts)) if parts else (),
             mirror=mirror,
-            keep_archives=keep,
             announce=progress.console.print,
             progress=lambda what, done, total: progress.update(
                 progress.task_ids[0], description=what, completed=done, total=total

@@ -61,8 +61,7 @@ def reproduce(
     the default.
 
     --set beta=paper uses the preset's beta (default for the benchmarks of the
-    paper), beta=auto chooses it without labels (default otherwise), and
-    beta=grid compares the best beta of the paper's search with auto.
+    paper), and beta=auto chooses it without labels (default otherwise).
 
     \b
     Examples:
@@ -181,7 +180,7 @@ def _setups(
 
 
 def _checked_beta(value: Any) -> Beta:
-    words = ("paper", "grid", "auto")
+    words = ("paper", "auto")
     if value in words or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value if isinstance(value, str) else float(value)  # type: ignore[return-value]
     raise InvalidInputError(f"beta must be {', '.join(words)} or a number, got {value!r}.")
@@ -197,21 +196,16 @@ def _parts(
     experiments: Sequence[Experiment], setups: Mapping[str, Setup], outcomes: Outcomes, output: Path
 ) -> dict[Path, Part]:
     """Write the files of all tables and figures, and return the parts of the page by folder."""
-    from tta_panda.experiments.base import across_benchmarks
     from tta_panda.reporting.exports import write_figures, write_tables
     from tta_panda.reporting.page import Part
 
-    sections = {
-        name: [
+    parts = {}
+    for name, setup in setups.items():
+        sections = [
             each.section(setup, outcomes[name, each.timed].records, outcomes[name, each.timed].diverged)
             for each in experiments
         ]
-        for name, setup in setups.items()
-    }
-    several = len(setups) > 1
-    parts = {output: Part("All benchmarks", across_benchmarks(experiments, sections))} if several else {}
-    for name, setup in setups.items():
-        parts[output / name if several else output] = Part(name, sections[name], setup.notes())
+        parts[output / name if len(setups) > 1 else output] = Part(name, sections, setup.notes())
     for folder, part in parts.items():
         for section in part.sections:
             write_tables(section, folder / section.name)

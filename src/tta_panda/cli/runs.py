@@ -45,8 +45,7 @@ def run_with_progress(
     planned: PlannedRuns, execution: ExecutionOptions, cache: Path | None, tracker: str | None = None
 ) -> Outcome:
     """Make these runs, with progress and failures on stderr; `tracker` is what logs new records, if any."""
-    from tta_panda.evaluation.evaluator import Evaluator
-    from tta_panda.evaluation.run import make_runs
+    from tta_panda.evaluation.run import Evaluator, make_runs
     from tta_panda.reporting.tracking import Tracker
 
     log = Tracker(tracker) if tracker else lambda _record: None  # before the first run: its package may be missing

@@ -41,7 +41,6 @@ def download(
     *,
     parts: tuple[str, ...] = (),
     mirror: str | None = None,
-    keep_archives: bool = False,
     announce: Callable[[str], None] = lambda _line: None,
     progress: Callable[[str, int, int | None], None] = lambda _what, _done, _total: None,
 ) -> list[dict[str, Any]]:
@@ -52,7 +51,6 @@ def download(
         root: folder of the data sets.
         parts: archives to fetch (`blur`, `noise`), if there are several; all by default.
         mirror: address of a folder that holds the same archives.
-        keep_archives: do not delete archives that have been unpacked.
         announce: called with a message before an archive is fetched.
         progress: called with what is being done, the number of bytes done, and the total, if known.
     """
@@ -70,8 +68,7 @@ def download(
                 url = f"{mirror.rstrip('/')}/{archive.file}" if mirror else archive.url
                 _fetch(url, archive, path, functools.partial(progress, f"fetching {archive.file}"))
             unpack(path, archive, folder, functools.partial(progress, f"unpacking {archive.file}"))
-            if not keep_archives:
-                path.unlink()
+            path.unlink()
         rows.append({"archive": archive.file, "status": "fetched", "folder": str(folder)})
     return rows
 

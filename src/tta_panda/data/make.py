@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.lib.format import write_array_header_1_0
@@ -29,7 +29,7 @@ from tta_panda import __version__
 from tta_panda.data import CLEAN, DATASETS
 from tta_panda.data.cifar import LABELS, SEVERITIES, Cifar, note_path, open_array, read_note
 from tta_panda.data.corruptions import CORRUPTIONS, corrupt, expand_corruptions
-from tta_panda.data.corruptions.frost import FrostTextures, load_frost_textures
+from tta_panda.data.corruptions.frost import load_frost_textures
 from tta_panda.data.corruptions.severity import PARAMETER_SETS
 from tta_panda.data.folders import CLASS_LIST
 from tta_panda.data.listing import Found, find_images
@@ -50,23 +50,18 @@ _JPEG = {"quality": 85}
 _SAVING: dict[str, dict[str, Any]] = {".jpg": _JPEG, ".jpeg": _JPEG, ".jfif": _JPEG, ".webp": {"lossless": True}}
 
 
-class _Settings(NamedTuple):
-    """Settings of the corruptions, common to all images."""
+def _settings(seed: int, parameters: str | None, frost: Path | None) -> dict[str, Any]:
+    """Return the keyword arguments of `corrupt` that are common to all images."""
+    if parameters is not None and parameters not in PARAMETER_SETS:
+        raise UnknownNameError("parameter set", parameters, PARAMETER_SETS)
+    return {"seed": seed, "parameters": parameters, "frost_textures": load_frost_textures(frost) if frost else None}
 
-    seed: int
-    parameters: str | None
-    frost_textures: FrostTextures | None
 
-    @classmethod
-    def of(cls, seed: int, parameters: str | None, frost: Path | None) -> _Settings:
-        if parameters is not None and parameters not in PARAMETER_SETS:
-            raise UnknownNameError("parameter set", parameters, PARAMETER_SETS)
-        return cls(seed, parameters, load_frost_textures(frost) if frost else None)
-
-    def note(self, name: str) -> dict[str, Any]:
-        """Settings that distinguish versions of a corruption from each other."""
-        textures = self.frost_textures.name if self.frost_textures else "generated"
-        return {"seed": self.seed, **({"textures": textures} if name == "frost" else {})}
+def _noted(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that distinguish versions of a corruption from each other."""
+    photographs = settings["frost_textures"]
+    textures = {"textures": photographs.name if photographs else "generated"} if name == "frost" else {}
+    return {"seed": settings["seed"], **textures}
 
 
 def _check_settings(path: Path, note: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -101,7 +96,7 @@ def make_corrupted(
     """
     source = _cifar_source(name)
     names = expand_corruptions(corruptions, severities)
-    settings = _Settings.of(seed, "cifar", frost)
+    settings = _settings(seed, "cifar", frost)
     clean = source.load_clean(clean_root)
     folder = root / source.folder
     executor = local_executor(workers)
@@ -111,7 +106,7 @@ def make_corrupted(
         rows, tasks = [], []
         for name in names:
             path = folder / f"{name}.npy"
-            there = _severities_in(path, SEVERITIES * len(clean), settings.note(name))
+            there = _severities_in(path, SEVERITIES * len(clean), _noted(name, settings))
             missing = sorted(set(severities) - set(there))
             holds = sorted({*there, *missing})
             rows.append({"file": str(path), "made": missing, "holds": holds})
@@ -123,14 +118,14 @@ def make_corrupted(
     return rows
 
 
-def _make_file(clean: NDArray[np.uint8], settings: _Settings, task: tuple[Path, list[int]]) -> None:
+def _make_file(clean: NDArray[np.uint8], settings: Mapping[str, Any], task: tuple[Path, list[int]]) -> None:
     """Write the whole file of a corruption; the rows of other severities are zero.
 
     The note never lists a severity that the file lacks: it is empty until the file has been written. After a crash in
     between, the file is made again.
     """
     path, severities = task
-    note = {**settings.note(path.stem), "made_by": f"tta-panda {__version__}"}
+    note = {**_noted(path.stem, settings), "made_by": f"tta-panda {__version__}"}
     if not path.exists():
         _write_note(path, {"severities": [], **note})
     with saving(path) as part, part.open("wb") as file:
@@ -141,7 +136,7 @@ def _make_file(clean: NDArray[np.uint8], settings: _Settings, task: tuple[Path, 
             if severity not in severities:
                 file.seek(clean.nbytes, os.SEEK_CUR)  # sparse on most file systems
                 continue
-            file.write(corrupt(clean, path.stem, severity, **settings._asdict()).tobytes())
+            file.write(corrupt(clean, path.stem, severity, **settings).tobytes())
         file.truncate()
     _write_note(path, {"severities": severities, **note})
 
@@ -205,7 +200,7 @@ def corrupt_folder(
     images, and the reason for each image that could not be corrupted.
     """
     names = (*expand_corruptions(corruptions, severities), *([CLEAN] if clean else []))
-    settings = _Settings.of(seed, parameters, frost)
+    settings = _settings(seed, parameters, frost)
     images = _images(source, target)
     skipped = {}
     executor = local_executor(workers)
@@ -246,9 +241,9 @@ def _images(source: Path, target: Path) -> list[str]:
     return sorted(path.relative_to(source).as_posix() for path in found.paths)
 
 
-def _write_tree_note(source: Path, target: Path, name: str, settings: _Settings) -> None:
+def _write_tree_note(source: Path, target: Path, name: str, settings: Mapping[str, Any]) -> None:
     """Record the settings next to a corruption's folder; raise `DataError` if it was made with other settings."""
-    made = {} if name == CLEAN else {**settings.note(name), "parameters": settings.parameters}
+    made = {} if name == CLEAN else {**_noted(name, settings), "parameters": settings["parameters"]}
     wanted = {"images": path_text(os.path.realpath(source)), **made}
     folder, note = target / name, target / f"{name}.json"
     if folder.exists() and not note.is_file():
@@ -263,7 +258,12 @@ def _write_tree_note(source: Path, target: Path, name: str, settings: _Settings)
 
 
 def _corrupt_file(
-    source: Path, target: Path, names: Sequence[str], severities: Sequence[int], settings: _Settings, relative: str
+    source: Path,
+    target: Path,
+    names: Sequence[str],
+    severities: Sequence[int],
+    settings: Mapping[str, Any],
+    relative: str,
 ) -> str | None:
     """Write the missing corruptions of one image; return the message of an error, if there was one.
 
@@ -286,7 +286,7 @@ def _corrupt_file(
                 if name == CLEAN:
                     part.write_bytes(content)
                 else:
-                    made = corrupt(image, name, severity, first_index=index, **settings._asdict())
+                    made = corrupt(image, name, severity, first_index=index, **settings)
                     Image.fromarray(made).save(part, **_SAVING.get(part.suffix.lower(), {}))
                 os.utime(part, ns=(changed, changed))
     except BrokenImageError as error:

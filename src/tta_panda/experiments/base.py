@@ -19,7 +19,7 @@ from tta_panda.methods import MethodName
 from tta_panda.reporting.cells import ACCURACY, Cell, Metric, Results, over_seeds
 from tta_panda.reporting.figures import Line, LineFigure, LineKind, Panel
 from tta_panda.reporting.page import Section
-from tta_panda.reporting.tables import Column, Row, Table, side_by_side, with_changes
+from tta_panda.reporting.tables import Column, Row, Table, with_changes
 
 Show = Callable[["ExperimentResults"], Section]
 """Function that makes tables, figures and notes from results; the experiment adds its name and title."""
@@ -42,8 +42,6 @@ class Experiment:
     """Its place in the paper; empty if it is not in the paper."""
     timed: bool = False
     """Whether its runs are timed, so that they must neither share passes nor run in parallel."""
-    compares_benchmarks: bool = False
-    """Whether its first table is also shown for several benchmarks side by side, as in the paper."""
     by_method: bool = False
     """Whether each of its rows belongs to one method, so that users can choose some of them."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -74,13 +72,13 @@ class Experiment:
 
     def runs(self, setup: Setup) -> list[RunConfig]:
         """All runs that it shows, without duplicates."""
+        rows = self.chosen_rows(setup).values()
         runs = {
             config.key: config
             for corruption in self.corruptions(setup)
-            for row in self.chosen_rows(setup).values()
+            for row in rows
             for series in row
-            for each in series.candidates or [series]
-            for config in setup.runs(each, corruption)
+            for config in setup.runs(series, corruption)
         }
         return list(runs.values())
 
@@ -115,19 +113,8 @@ def experiment(
     return register
 
 
-def across_benchmarks(experiments: Sequence[Experiment], sections: Mapping[str, Sequence[Section]]) -> list[Section]:
-    """Combine the sections of several benchmarks, for experiments that the paper shows side by side."""
-    compared = []
-    for experiment, *several in zip(experiments, *sections.values(), strict=True):
-        if experiment.compares_benchmarks:
-            table = side_by_side({name: each.tables[0] for name, each in zip(sections, several, strict=True)})
-            runs = [config for each in several for config in each.runs]
-            compared.append(replace(several[0], tables=[table], figures=(), notes=(), runs=runs))
-    return compared
-
-
 class ExperimentResults(Results[Series]):
-    """The results of an experiment. If a series has several candidates, the most accurate one is used."""
+    """The results of an experiment."""
 
     def __init__(
         self, experiment: Experiment, setup: Setup, records: Mapping[str, RunRecord], diverged: Collection[str] = ()
@@ -138,29 +125,11 @@ class ExperimentResults(Results[Series]):
         self.rows = experiment.chosen_rows(setup)
         self.series = [series for row in self.rows.values() for series in row]
         self.corruptions = [name for name in experiment.corruptions(setup) if name != CLEAN]
-        """Corruptions over which means are taken, and on which candidates are chosen."""
+        """Corruptions over which means are taken."""
         self.where = f"mean of {len(self.corruptions)} corruptions"
-        self._chosen: dict[Series, Series] = {}
 
     def runs(self, series: Series, corruption: str) -> Sequence[RunConfig]:
-        return self.setup.runs(self.chosen(series), corruption)
-
-    def chosen(self, series: Series) -> Series:
-        """The most accurate candidate; the series itself if it has none."""
-
-        def accuracy(candidate: Series) -> float:
-            value = self.cell(candidate, ACCURACY).value
-            return -1.0 if value is None else value
-
-        if series.candidates and series not in self._chosen:
-            self._chosen[series] = max(series.candidates, key=accuracy)
-        return self._chosen.get(series, series)
-
-    def chosen_beta(self, series: Series) -> Cell:
-        """The beta of the most accurate candidate."""
-        if self.cell(series, ACCURACY).value is None:
-            return Cell()
-        return Cell(dict(self.chosen(series).options)["beta"])
+        return self.setup.runs(series, corruption)
 
     def cell(self, series: Series, metric: Metric, corruption: str = MEAN) -> Cell:
         """Mean and s.d. over seeds on one corruption, or of the means over all corruptions of the experiment."""
@@ -177,9 +146,9 @@ class ExperimentResults(Results[Series]):
         """Our accuracy, together with the paper's for the same setting, if there is one."""
         cell = self.cell(series, ACCURACY, corruption)
         method = MethodName.of(series.method)
-        if method.debias and not self.setup.has_paper_beta(series):
+        if method.debias and self.setup.beta != "paper":
             return cell
-        replaced = ("destroy", "none") in self.chosen(series).options
+        replaced = ("destroy", "none") in series.options
         name = f"{method.base}+offset" if replaced else series.method
         return replace(cell, paper=printed_accuracy(self.setup.benchmark, name, corruption))
 
@@ -209,11 +178,6 @@ class ExperimentResults(Results[Series]):
         complete = len(self.corruptions) == len(CORRUPTIONS)
         return [] if complete else [f"Quick look: only {', '.join(self.corruptions)}."]
 
-    def sweep_notes(self) -> list[str]:
-        """The same, and a note if the search for beta is in tables only."""
-        searched = self.setup.beta == "grid"
-        return self.quick_notes() + ["Only tables include the search for beta; here, beta is auto."] * searched
-
 
 class SweepLine(NamedTuple):
     """A method over the values of an option: a line of a figure and a column of its table."""
@@ -238,7 +202,7 @@ class Sweep:
     x: str
     option: str
     values: Callable[[Setup], Sequence[float]]
-    lines: Sequence[SweepLine]
+    lines: Callable[[Setup], Sequence[SweepLine]]
     title: str = ""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Options of all lines."""
@@ -258,29 +222,30 @@ def sweep_experiment(
     sweeps: Sequence[Sweep],
     *,
     log_x: bool = True,
-    in_paper: str = "",
     note: str = "",
     search: Callable[[ExperimentResults], Table] | None = None,
+    **more: Any,
 ) -> None:
     """Register an experiment: mean accuracy over the values of an option, as lines and as tables.
 
-    `search` adds a table of the search for beta, which other sweeps omit.
+    `search` adds a table; `more` are fields of `Experiment`.
     """
 
     def rows(setup: Setup) -> dict[str, list[Series]]:
         return {
-            f"{sweep.title} {line.name}": [sweep.series(setup, line, x) for x in sweep.values(setup)]
+            f"{sweep.title} {line.name}".strip(): [sweep.series(setup, line, x) for x in sweep.values(setup)]
             for sweep in sweeps
-            for line in sweep.lines
+            for line in sweep.lines(setup)
         }
 
-    @experiment(name, title, about, rows, corruptions=Setup.sensitivity_corruptions, in_paper=in_paper)
+    @experiment(name, title, about, rows, corruptions=Setup.sensitivity_corruptions, **more)
     def show(results: ExperimentResults) -> Section:
         panels, tables = [], []
         for index, sweep in enumerate(sweeps):
             xs, lines = sweep.values(results.setup), []
-            for line in sweep.lines:
-                cells = [results.cell(each, ACCURACY) for each in results.rows[f"{sweep.title} {line.name}"]]
+            for line in sweep.lines(results.setup):
+                row = results.rows[f"{sweep.title} {line.name}".strip()]
+                cells = [results.cell(each, ACCURACY) for each in row]
                 kind: LineKind = "level" if line.is_level else "line"
                 lines.append(Line(line.name, dict(zip(xs, cells, strict=True)), line.hue, kind))
             panels.append(Panel(sweep.x, ACCURACY.title, lines, sweep.title, log_x))
@@ -288,9 +253,8 @@ def sweep_experiment(
             columns = [Column.of(ACCURACY, line.label) for line in lines]
             tables.append(line_table(heading, sweep.x, lines, columns, str(index + 1) if index else ""))
         caption = f"{about} {results.where.capitalize()}; bars are one s.d. over seeds."
-        notes = results.quick_notes() if search else results.sweep_notes()
         tables += [search(results)] if search else []
-        return Section(tables, [LineFigure(caption, panels)], [*notes, *([note] if note else [])])
+        return Section(tables, [LineFigure(caption, panels)], [*results.quick_notes(), *([note] if note else [])])
 
 
 def line_table(title: str, x: str, lines: Sequence[Line], columns: Sequence[Column], name: str = "") -> Table:

@@ -21,7 +21,7 @@ from tta_panda.experiments.base import (
     sweep_experiment,
 )
 from tta_panda.experiments.printed import METHODS
-from tta_panda.experiments.setup import BEST_OF_GRID, BETA_GRID, STREAMS, Series, Setup, short_name
+from tta_panda.experiments.setup import BETA_GRID, STREAMS, Series, Setup, short_name
 from tta_panda.reporting.cells import ACCURACY, BETA, BIAS, Cell, Metric
 from tta_panda.reporting.comparison import corruption_rows, table_by_corruption
 from tta_panda.reporting.figures import DotFigure, Line, LineFigure, Panel, class_histograms
@@ -140,15 +140,33 @@ def _chunk_size(sizes: set[int]) -> str:
 # Figure 5: sensitivity
 
 
+_SEARCHED = ("clip", "tent")
+
+
+def _beta_lines(setup: Setup) -> list[SweepLine]:
+    """Lines of each method that the user chose: over beta, and with beta auto."""
+    return [
+        line
+        for hue, name in enumerate(setup.methods or _SEARCHED)
+        for line in (
+            SweepLine(f"{name}+panda", hue),
+            SweepLine(f"{name}+panda", hue, True, {"beta": "auto"}, f"{name}+panda, auto"),
+        )
+    ]
+
+
 def _choices_table(results: ExperimentResults) -> Table:
     """Table of two ways to choose beta."""
-    setup, rows, betas = results.setup, {}, []
-    for name in ("clip", "tent"):
-        grid, auto = setup.best_of_grid(f"{name}+panda"), setup.series(f"{name}+panda", beta="auto")
-        rows[name] = [results.cell(series, ACCURACY) for series in (setup.series(name), auto, grid)]
-        betas.append(results.chosen_beta(grid))
+    rows, betas = {}, []
+    for name in results.setup.methods or _SEARCHED:
+        plain, *grid = (results.cell(series, ACCURACY) for series in results.rows[f"{name}+panda"])
+        auto = results.cell(results.rows[f"{name}+panda, auto"][0], ACCURACY)
+        best = max(range(len(grid)), key=lambda i: -1.0 if (value := grid[i].value) is None else value)
+        rows[name] = [plain, auto, grid[best]]
+        betas.append(Cell() if grid[best].value is None else Cell(BETA_GRID[best]))
     title = f"Two ways to choose beta: accuracy (%), {results.where}"
-    table = changes_table(title, "method", ["auto (no labels)", BEST_OF_GRID], rows, name="choices")
+    ways = ["auto (no labels)", "best of grid, chosen on test labels"]
+    table = changes_table(title, "method", ways, rows, name="choices")
     note = (
         "As in the paper, the best of the grid was chosen with the labels on which it is then measured: an upper "
         "bound for a fixed beta, which cannot be reached without labels."
@@ -161,6 +179,10 @@ def _batch_sizes(setup: Setup, sizes: Sequence[int], quick_sizes: Sequence[int])
     sizes = quick_sizes if setup.quick else sizes
     limit = dict(setup.series("clip").stream).get("limit", setup.stream.limit)
     return [size for size, smaller in zip(sizes, (0, *sizes), strict=False) if limit is None or smaller < limit]
+
+
+def _plain_and_panda(setup: Setup, method: str) -> list[SweepLine]:
+    return [SweepLine(method, 0), SweepLine(f"{method}+panda", 1)]
 
 
 def _around_default(setup: Setup, method: str, option: str) -> list[float]:
@@ -179,7 +201,7 @@ sweep_experiment(
             "negatives per image, M:B",
             "ratio",
             lambda setup: (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
-            [
+            lambda setup: [
                 SweepLine("clip+panda", 0),
                 SweepLine("clip", 0, is_level=True),
                 SweepLine("tent+panda", 1),
@@ -199,15 +221,11 @@ sweep_experiment(
             "beta",
             "beta",
             lambda setup: (0.0, *BETA_GRID),
-            [
-                SweepLine("clip+panda", 0),
-                SweepLine("clip+panda", 0, True, {"beta": "auto"}, "clip+panda, auto"),
-                SweepLine("tent+panda", 1),
-                SweepLine("tent+panda", 1, True, {"beta": "auto"}, "tent+panda, auto"),
-            ],
+            _beta_lines,
         )
     ],
     log_x=False,
+    by_method=True,
     in_paper="Figure 5, middle",
     search=_choices_table,
 )
@@ -221,7 +239,7 @@ sweep_experiment(
             "batch size",
             "batch_size",
             partial(_batch_sizes, sizes=(5, 10, 20, 50, 100, 200), quick_sizes=(10, 20, 50, 100)),
-            [SweepLine("tent", 0), SweepLine("tent+panda", 1)],
+            lambda setup: [SweepLine("tent", 0), SweepLine("tent+panda", 1)],
         )
     ],
     in_paper="Figure 5, right",
@@ -257,7 +275,7 @@ def _ablation(results: ExperimentResults) -> Section:
     rows = [Row(*each) for each in results.cells_by_row().items()]
     table = Table(f"Accuracy (%), {results.where}", "method", columns, rows)
     caption = f"{results.about} {results.where.capitalize()}; bars are one s.d. over seeds."
-    return Section([table], [DotFigure(caption, ACCURACY.title, table)], results.sweep_notes())
+    return Section([table], [DotFigure(caption, ACCURACY.title, table)], results.quick_notes())
 
 
 # Appendix: learning rates
@@ -271,7 +289,7 @@ sweep_experiment(
             axis,
             option,
             partial(_around_default, method=method, option=option),
-            [SweepLine(method, 0), SweepLine(f"{method}+panda", 1)],
+            partial(_plain_and_panda, method=method),
             title,
         )
         for title, method, option, axis in (("Tent", "tent", "lr", "learning rate"), ("SAR", "sar", "rho", "rho"))
@@ -393,7 +411,7 @@ sweep_experiment(
             "batch size",
             "batch_size",
             partial(_batch_sizes, sizes=(1, 2, 5, 10, 20, 50, 100), quick_sizes=(1, 2, 5, 10, 20, 50, 100)),
-            [
+            lambda setup: [
                 SweepLine("clip", 0, is_level=True),
                 SweepLine("clip+panda", 1),
                 SweepLine("clip+level", 2),
@@ -414,7 +432,7 @@ sweep_experiment(
             "side of a patch (px)",
             "patch_size",
             lambda setup: (4, 8, 16, 32),
-            [
+            lambda setup: [
                 SweepLine("clip+panda", 0, changes={"beta": 0.4}, label="clip+panda, beta 0.4"),
                 SweepLine("clip+panda", 1, changes={"beta": "auto"}, label="clip+panda, beta auto"),
                 SweepLine("clip", 2, is_level=True),

@@ -19,14 +19,11 @@ from tta_panda.methods.presets import Preset
 BETA_GRID = tuple(step / 10 for step in range(1, 11))
 """The grid of the paper's search for beta."""
 
-AUTO, BEST_OF_GRID = "auto, no labels", "best of grid, chosen on test labels"
-"""Labels of the two ways to choose beta, where both are shown."""
-
 QUICK_SEEDS, QUICK_IMAGES = (0, 1), 300
 PAPER_SEEDS = (0, 1, 2, 3, 4)
 SEVERITY = 5
 
-Beta = float | Literal["auto", "paper", "grid"]
+Beta = float | Literal["auto", "paper"]
 
 STREAMS: Mapping[str, Mapping[str, Any]] = {
     "shuffled": {},
@@ -48,8 +45,6 @@ _SHORT_NAMES |= {"brightness": "brit", "contrast": "contr", "elastic_transform":
 _BETA_NOTES = {
     "auto": "Beta is auto: chosen from the stream without labels, by the same rule for every corruption.",
     "paper": "Beta is the paper's for each method, which its authors chose as the best of a grid on test labels.",
-    "grid": f"Beta is searched as in the paper ({BEST_OF_GRID}), and shown next to auto, which needs no labels. Where "
-    "there is only one number, it is that of auto.",
 }
 
 _STREAM_FIELDS = {each.name for each in fields(StreamConfig)}
@@ -62,16 +57,12 @@ def short_name(corruption: str) -> str:
 
 @dataclass(frozen=True)
 class Series:
-    """A column of a table or a line of a figure: a method with its options, on streams with its changes.
-
-    If it has candidates, it is the most accurate of them over all corruptions.
-    """
+    """A column of a table or a line of a figure: a method with its options, on streams with its changes."""
 
     label: str
     method: str
     options: tuple[tuple[str, Any], ...] = ()
     stream: tuple[tuple[str, Any], ...] = ()
-    candidates: tuple[Series, ...] = ()
 
 
 @dataclass
@@ -80,8 +71,8 @@ class Setup:
 
     Args:
         settings: options of methods and of Panda, except for beta, that differ from preset and defaults.
-        beta: `"paper"` uses the preset's value for each method, `"auto"` chooses it without labels, a number is used
-            as it is, and `"grid"` reports the best of the paper's grid, chosen on test labels, next to `"auto"`.
+        beta: `"paper"` uses the preset's value for each method, `"auto"` chooses it without labels, and a number is
+            used as it is.
         quick: experiments omit some of their corruptions, methods and grid points.
         methods: plain names of the methods that experiments by method are restricted to; empty for all.
     """
@@ -105,10 +96,10 @@ class Setup:
             raise InvalidInputError(
                 "The paper gives a beta for each method on CIFAR-10-C, CIFAR-100-C and ImageNet-C, and none for "
                 f"{self.stream.model} on {self.stream.data}. Name a benchmark with --preset, or use --set "
-                "beta=auto, a number, or grid."
+                "beta=auto or a number."
             )
         if isinstance(self.beta, float) and not 0 <= self.beta < float("inf"):
-            raise InvalidInputError(f"beta must be paper, auto, grid or a number >= 0, got {self.beta}.")
+            raise InvalidInputError(f"beta must be paper, auto or a number >= 0, got {self.beta}.")
 
     @property
     def has_paper_preset(self) -> bool:
@@ -135,45 +126,27 @@ class Setup:
         streams = (self._stream(corruption, self.seeds[0], self.stream.order) for corruption in CORRUPTIONS)
         return any(stream.fingerprint and was_made(stream.fingerprint) for stream in streams)
 
-    def has_paper_beta(self, series: Series) -> bool:
-        """Whether the beta of a series with Panda was chosen as in the paper, by a search on test labels."""
-        return self.beta == "paper" or bool(series.candidates)
-
     def sensitivity_corruptions(self) -> tuple[str, ...]:
         """All corruptions, or in a quick look one of each group."""
         return tuple(names[0] for names in GROUPS.values()) if self.quick else CORRUPTIONS
 
     def series(self, method: str, label: str = "", *, quick_images: int = QUICK_IMAGES, **changes: Any) -> Series:
-        """Make the series of a method; with Panda, it has the beta of the setup, or `auto` if that is a grid.
+        """Make the series of a method; with Panda, it has the beta of the setup.
 
         Args:
             quick_images: number of images in a quick look, unless the user set a limit.
             changes: options of the method, and fields of its streams.
         """
-        label = label or method
-        if MethodName.of(method).debias == "panda":
-            label = f"{label} ({AUTO})" if self.beta == "grid" and "beta" not in changes else label
-            asked: dict[str, Any] = {"paper": {}, "grid": {"beta": "auto"}}.get(str(self.beta), {"beta": self.beta})
-            changes = {**asked, **changes}
+        if MethodName.of(method).debias == "panda" and self.beta != "paper":  # that one is in the preset
+            changes = {"beta": self.beta, **changes}
         if self.quick and self.stream.limit is None:
             changes["limit"] = quick_images
         stream = {name: changes.pop(name) for name in _STREAM_FIELDS & changes.keys()}
-        return Series(label, method, tuple(sorted(changes.items())), tuple(sorted(stream.items())))
-
-    def best_of_grid(self, method: str, label: str = "", **changes: Any) -> Series:
-        """Make the series of a method with the best beta of the paper's grid, chosen on test labels."""
-        candidates = tuple(self.series(method, beta=beta, **changes) for beta in BETA_GRID)
-        return Series(f"{label or method} ({BEST_OF_GRID})", method, candidates=candidates)
-
-    def with_panda(self, method: str, label: str = "", **changes: Any) -> list[Series]:
-        """Make the series of a method with Panda; in a grid search, those with `auto` and with the best of the grid."""
-        panda = f"{method}+panda"
-        grid = [self.best_of_grid(panda, label, **changes)] if self.beta == "grid" else []
-        return [self.series(panda, label, **changes), *grid]
+        return Series(label or method, method, tuple(sorted(changes.items())), tuple(sorted(stream.items())))
 
     def plain_and_panda(self, methods: Iterable[str]) -> dict[str, list[Series]]:
         """Make the series of each method without and with Panda, by its name."""
-        return {name: [self.series(name), *self.with_panda(name)] for name in methods}
+        return {name: [self.series(name), self.series(f"{name}+panda")] for name in methods}
 
     def method(self, series: Series) -> MethodConfig:
         """The method of a series with all its options."""

@@ -22,7 +22,7 @@ from tta_panda.experiments.printed import (
     Publication,
     printed_seconds,
 )
-from tta_panda.experiments.setup import AUTO, BEST_OF_GRID, SEVERITY, STREAMS, Series, Setup, short_name
+from tta_panda.experiments.setup import SEVERITY, STREAMS, Series, Setup, short_name
 from tta_panda.methods import DEBIASES
 from tta_panda.methods import METHODS as ALL_METHODS
 from tta_panda.reporting.cells import (
@@ -76,23 +76,12 @@ def _by_corruption(title: str, metric: Metric, rows: Mapping[str, Callable[[str]
 # Table 1, its appendix, and the same for all methods
 
 
-def _accuracy_table(results: ExperimentResults) -> Table:
-    """Table with a row per method: its accuracy plain and with Panda, and the change."""
-    title = f"Accuracy (%), {results.where} at severity {SEVERITY}"
-    rows = results.cells_by_row(results.accuracy)
-    if results.setup.beta != "grid":
-        return changes_table(title, "method", ["+panda"], rows)
-    table = changes_table(title, "method", [f"+panda ({AUTO})", f"+panda ({BEST_OF_GRID})"], rows)
-    return table.with_column(Column("its beta"), [results.chosen_beta(row[-1]) for row in results.rows.values()])
-
-
 def _quality_table(results: ExperimentResults) -> Table:
     """Table of metrics that are not in the paper's table."""
     metrics = (BIAS, CALIBRATION, LIKELIHOOD, RECALL_SPREAD)
-    way = f" ({AUTO})" if results.setup.beta == "grid" else ""
-    columns = [Column.of(metric, f"{metric.short}{suffix}") for metric in metrics for suffix in ("", f" +panda{way}")]
+    columns = [Column.of(metric, f"{metric.short}{suffix}") for metric in metrics for suffix in ("", " +panda")]
     rows = [
-        Row(name, [results.cell(series, metric) for metric in metrics for series in row[:2]])
+        Row(name, [results.cell(series, metric) for metric in metrics for series in row])
         for name, row in results.rows.items()
     ]
     names = ", ".join([metrics[0].heading, *(metric.title for metric in metrics[1:])])
@@ -106,11 +95,14 @@ def _quality_table(results: ExperimentResults) -> Table:
     "Mean accuracy over 15 corruptions (mean ± s.d. over seeds), and its change with Panda.",
     lambda setup: setup.plain_and_panda(METHODS),
     in_paper="Table 1",
-    compares_benchmarks=True,
     by_method=True,
 )
 def _main(results: ExperimentResults) -> Section:
-    tables = [_accuracy_table(results), _quality_table(results)]
+    title = f"Accuracy (%), {results.where} at severity {SEVERITY}"
+    tables = [
+        changes_table(title, "method", ["+panda"], results.cells_by_row(results.accuracy)),
+        _quality_table(results),
+    ]
     caption = f"{tables[0].title}. Bars are one s.d. over seeds."
     return Section([*tables, *_paper_table(results, MAIN_ROWS)], [DotFigure(caption, ACCURACY.title, tables[0])])
 
@@ -165,9 +157,8 @@ _POSITIVE = ("tpt", "zero", "tps")
     "table-pda",
     "Positive augmentation against Panda",
     "TPT, Zero and TPS, which use many views of each image, compared with Tent with Panda.",
-    lambda setup: {**{name: [setup.series(name)] for name in _POSITIVE}, "tent": setup.with_panda("tent")},
+    lambda setup: {**{name: [setup.series(name)] for name in _POSITIVE}, "tent": [setup.series("tent+panda")]},
     in_paper="Table 2",
-    compares_benchmarks=True,
 )
 def _positive(results: ExperimentResults) -> Section:
     encoded = Column("images encoded per image", 1, "lower")
@@ -236,8 +227,8 @@ _NEGATIVE_ROWS = {"clip": "clip", "deyo: select & weight": "deyo", "deyo: offset
 
 def _negative_rows(setup: Setup) -> dict[str, list[Series]]:
     clip, deyo, offset = _NEGATIVE_ROWS
-    weighted, subtracted = setup.series("deyo", deyo), setup.with_panda("deyo", offset, destroy="none")
-    return {clip: [setup.series("clip")], deyo: [weighted], offset: subtracted}
+    weighted, subtracted = setup.series("deyo", deyo), setup.series("deyo+panda", offset, destroy="none")
+    return {clip: [setup.series("clip")], deyo: [weighted], offset: [subtracted]}
 
 
 @experiment(
@@ -246,7 +237,6 @@ def _negative_rows(setup: Setup) -> dict[str, list[Series]]:
     "DeYO as published, and with Panda's offset instead of its own negatives (second filter and weight).",
     _negative_rows,
     in_paper="Table 4 and its appendix",
-    compares_benchmarks=True,
 )
 def _negative(results: ExperimentResults) -> Section:
     accuracies = {series.label: partial(results.accuracy, series) for series in results.series}
@@ -351,7 +341,7 @@ def _ways(results: ExperimentResults) -> Section:
     title = f"Change in accuracy on the worst of {len(corruptions)} corruptions"
     changes = {name: [worst_change(plain, each) for each in others] for name, (plain, *others) in results.rows.items()}
     worst = Table(title, rows_are, means.columns[1:], [Row(*each) for each in changes.items()], name="worst")
-    return Section([means, tail, worst], _change_figures(means), [_STREAMS_NOTE, *results.sweep_notes()])
+    return Section([means, tail, worst], _change_figures(means), [_STREAMS_NOTE, *results.quick_notes()])
 
 
 def _change_figures(means: Table) -> list[DotFigure]:
@@ -397,7 +387,7 @@ def _all(results: ExperimentResults) -> Section:
         by_stream.setdefault(stream, {})[method] = row
     tables = [_stream_table(results, stream, rows) for stream, rows in by_stream.items()]
     tables += [_cost_table(results, by_stream["shuffled"]), SUBTTA.table(), WATT.table()]
-    return Section(tables, notes=[_STREAMS_NOTE, _ZERO_NOTE, *results.sweep_notes()])
+    return Section(tables, notes=[_STREAMS_NOTE, _ZERO_NOTE, *results.quick_notes()])
 
 
 def _stream_table(results: ExperimentResults, stream: str, rows: Mapping[str, Sequence[Series]]) -> Table:

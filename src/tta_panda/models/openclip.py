@@ -304,16 +304,13 @@ def _renamed(clip: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _file_in(directory: Path, patterns: Sequence[str]) -> Path:
-    if not (directory / OPEN_CLIP_CONFIG).is_file():
-        found = ", ".join(sorted(path.name for path in directory.iterdir())[:10]) or "nothing"
-        raise ModelLoadError(
-            f"{directory} contains no {OPEN_CLIP_CONFIG} (found: {found}). Put the configuration next to the weights, "
-            f"or name the architecture and the file, as in ViT-B-32-quickgelu:{directory / 'weights.safetensors'}."
-        )
-    if files := find_weights(directory, patterns):
+    files = find_weights(directory, patterns)
+    if files and (directory / OPEN_CLIP_CONFIG).is_file():
         return files[0]
+    found = ", ".join(sorted(path.name for path in directory.iterdir())[:10]) or "nothing"
     raise ModelLoadError(
-        f"{directory} contains no weights ({', '.join(patterns)}); put them next to the configuration."
+        f"{directory} needs {OPEN_CLIP_CONFIG} and weights ({', '.join(patterns)}), found: {found}. Put both there, or "
+        f"name the architecture and the file, as in ViT-B-32-quickgelu:{directory / 'weights.safetensors'}."
     )
 
 
@@ -357,8 +354,6 @@ def open_clip_silenced() -> Iterator[None]:
 
     open_clip uses the root logger, so messages are filtered by the file that they come from.
     """
-    import open_clip
-
     root, handler = logging.getLogger(), logging.NullHandler()
     folder = str(Path(open_clip.__file__).parent)
 

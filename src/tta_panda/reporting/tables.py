@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -108,17 +108,6 @@ class Table:
 def with_changes(plain: Cell, *others: Cell) -> list[Cell]:
     """A cell, then each of the others followed by its difference from the first."""
     return [plain, *(cell for other in others for cell in (other, other - plain))]
-
-
-def side_by_side(tables: Mapping[str, Table]) -> Table:
-    """Join tables with the same rows; the title of a column starts with the name of its table."""
-    first = next(iter(tables.values()))
-    columns = [replace(c, title=f"{name}: {c.title}") for name, table in tables.items() for c in table.columns]
-    rows = [
-        row._replace(cells=[cell for table in tables.values() for cell in table.rows[index].cells])
-        for index, row in enumerate(first.rows)
-    ]
-    return replace(first, columns=columns, rows=rows)
 
 
 def spread_notes(tables: Iterable[Table]) -> list[str]:
