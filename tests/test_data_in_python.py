@@ -95,7 +95,8 @@ def test_names_can_be_listed() -> None:
     assert len(tta_panda.list_corruptions()) == 19
     assert tta_panda.list_corruptions("*_noise") == ["gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"]
     assert tta_panda.list_orders() == [
-        "continual", "gradual", "mixed", "shuffled", "sequential", "correlated", "imbalanced", "label_shift",
+        "continual", "recurring", "gradual", "mixed",
+        "shuffled", "sequential", "correlated", "imbalanced", "label_shift", "few_classes",
     ]  # fmt: skip
     for order in tta_panda.list_orders():
         tta_panda.Stream({"": ImageDataset(random_images(2), np.arange(2), ("a", "b"))}, 2, order=order)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from records import make_record, plan, run
 from test_results import rows_of
+from typer.testing import CliRunner
 
 from tta_panda import CLIP, Stream, Tent, evaluate, load_data
+from tta_panda.cli import app
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.data.dataset import ImageDataset
 from tta_panda.data.order import Order
@@ -31,7 +35,7 @@ balanced = np.arange(1000) % 10
 
 
 def arranged(name: str, value: float | None, labels: np.ndarray, seed: int = 0) -> np.ndarray:
-    return arrange(Order(images=name, value=value), labels, np.random.default_rng(seed))
+    return arrange(Order(images=name, value=value), labels, np.random.default_rng(seed), 10)
 
 
 def run_lengths(labels: np.ndarray) -> list[int]:
@@ -284,3 +288,43 @@ def test_experiments_look_up_corruptions_of_a_joined_stream():
         fog[0].stream.title() == "mini, glyphs-c, corruption all, severity 5, order continual, batches of 100, 7 images"
     )
     assert clean[0].stream.order == "shuffled" and clean[0].stream.limit == 7
+
+
+def test_batches_of_few_classes() -> None:
+    order = arranged("few_classes", 3, balanced)
+    batches = balanced[order].reshape(-1, 10)
+    assert max(len(np.unique(batch)) for batch in batches) == 3
+    assert len({tuple(np.unique(batch)) for batch in batches}) > 20  # other classes in other batches
+    assert len(np.unique(balanced[order])) == 10
+    assert len(arranged("few_classes", 30, balanced[:7])) == 7
+    with pytest.raises(InvalidInputError, match="few_classes takes a whole number of at least 1"):
+        Order.parse("few_classes:2.5")
+
+
+def test_recurring_domains_come_again_in_another_order() -> None:
+    images = np.arange(6, dtype=np.uint8)[:, None, None, None] * np.ones((1, 8, 8, 3), np.uint8)
+    domains = {
+        name: ImageDataset(images + shift, np.arange(6) % 2, ("a", "b")) for name, shift in (("fog", 0), ("snow", 100))
+    }
+    stream = Stream(domains, 6, order="recurring:3")
+    batches = list(stream)
+    assert [set(names) for _, _, names in batches] == [{"fog"}, {"snow"}] * 3
+    seen = [pixels[:, 0, 0, 0].tolist() for pixels, _, _ in batches]
+    assert all(sorted(each) == sorted(seen[i % 2]) for i, each in enumerate(seen))
+    assert seen[0] != seen[2] and seen[:2] == [
+        pixels[:, 0, 0, 0].tolist() for pixels, _, _ in Stream(domains, 6, order="continual")
+    ]
+    assert str(Order.parse("correlated:0.1+recurring:3")) == "recurring:3+correlated:0.1"
+    with pytest.raises(InvalidInputError, match="recurring takes a whole number"):
+        Order.parse("recurring:0")
+
+
+def test_recurring_streams_are_recorded(tmp_path: Path) -> None:
+    command = ["bench", "--method", "clip", "--corruption", "fog,snow", "--order", "recurring:2", "--limit", "20"]
+    result = CliRunner().invoke(app, [*command, "--json", "-o", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    rows = [row for row in json.loads(result.stdout)["rows"] if row["method"] == "clip"]
+    assert [(row["corruption"], row["samples"], row["order"]) for row in rows] == [
+        ("fog", 40, "recurring:2"),
+        ("snow", 40, "recurring:2"),
+    ]

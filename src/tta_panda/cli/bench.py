@@ -50,10 +50,10 @@ def bench(
 
     --set accepts several values: beta=0.1,0.2 runs both.
 
-    --order sets how domains follow each other (reset, continual, gradual or
-    mixed), how the images of a domain are arranged (shuffled, sequential,
-    correlated:0.1, imbalanced:inf or label_shift:0.1), or both, as in
-    mixed+correlated:0.1.
+    --order sets how domains follow each other (reset, continual, recurring:20,
+    gradual or mixed), how the images of a domain are arranged (shuffled,
+    sequential, correlated:0.1, imbalanced:inf, label_shift:0.1 or
+    few_classes:5), or both, as in mixed+correlated:0.1.
 
     \b
     Examples:

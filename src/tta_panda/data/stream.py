@@ -36,10 +36,11 @@ class Stream:
         seed: random seed of the order.
         fit: resize and crop each image with Pillow, to a square of this size or according to a model's framing;
             required for image files of different sizes.
-        order: order of the images (`"shuffled"`, `"sequential"`, `"correlated:0.1"`, `"imbalanced:inf"` or
-            `"label_shift:0.1"`), order of several domains (`"continual"`, `"gradual"`, which is the same with changing
-            severities, or `"mixed"`), or both, as in `"mixed+correlated:0.1"`. It depends only on the labels and
-            `seed`, so that every method sees the same stream.
+        order: order of the images (`"shuffled"`, `"sequential"`, `"correlated:0.1"`, `"imbalanced:inf"`,
+            `"label_shift:0.1"`, or `"few_classes:5"` per batch), order of several domains (`"continual"`; `"gradual"`,
+            which is the same with changing severities; `"recurring:20"`, which is the same twenty times; or `"mixed"`),
+            or both, as in `"mixed+correlated:0.1"`. It depends only on the labels, `seed` and, for few classes, the
+            batch size, so that every method sees the same stream.
     """
 
     dataset: Dataset | Domains
@@ -71,8 +72,13 @@ class Stream:
         """Data sets with their domain names, in the order of the stream unless domains are mixed."""
         if not isinstance(self.dataset, Mapping):
             return [("", self.dataset)]
-        named = {name: found if isinstance(found, Sequence) else [found] for name, found in self.dataset.items()}
-        return [(name, dataset) for name, several in named.items() for dataset in several]
+        named = {name: [*found] if isinstance(found, Sequence) else [found] for name, found in self.dataset.items()}
+        if self._order.domains != "recurring":
+            return [(name, dataset) for name, several in named.items() for dataset in several]
+        rounds = {
+            name: several * self._order.rounds if len(several) == 1 else several for name, several in named.items()
+        }
+        return [(name, several[i]) for i in range(self._order.rounds) for name, several in rounds.items()]
 
     @functools.cached_property
     def labels(self) -> Labels:
@@ -84,7 +90,12 @@ class Stream:
         """Indices (N,) into `labels`, in the order of the stream. Unless mixed, each domain is ordered on its own."""
         starts = [0] if self._order.domains == "mixed" else self._starts
         parts = np.split(self.labels, starts[1:])
-        arranged = [arrange(self._order, part, np.random.default_rng(self.seed)) for part in parts]
+        per_round = len(parts) // self._order.rounds
+        seeds = [(self.seed, i // per_round) if i >= per_round else self.seed for i in range(len(parts))]
+        arranged = [
+            arrange(self._order, part, np.random.default_rng(seed), self.batch_size)
+            for part, seed in zip(parts, seeds, strict=True)
+        ]
         return np.concatenate([start + indices for start, indices in zip(starts, arranged, strict=True)])
 
     @functools.cached_property
@@ -119,7 +130,7 @@ class Stream:
         return pixels, labels, [self.visits[visit][0] for visit in visits]
 
 
-def arrange(order: Order, labels: Labels, rng: Rng) -> Indices:
+def arrange(order: Order, labels: Labels, rng: Rng, batch_size: int) -> Indices:
     """Arrange the images of one domain, or of all if they are mixed; returns N indices.
 
     Arrangements that draw classes use the images of a class in random order, and repeat them once all are used.
@@ -128,6 +139,8 @@ def arrange(order: Order, labels: Labels, rng: Rng) -> Indices:
         return np.arange(len(labels))
     if order.images == "shuffled":
         return rng.permutation(np.arange(len(labels)))
+    if order.images == "few_classes":
+        return _few_classes(labels, int(cast(float, order.value)), rng, batch_size)
     draw = {"correlated": _correlated, "imbalanced": _imbalanced, "label_shift": _label_shift}[order.images]
     return draw(labels, cast(float, order.value), rng)
 
@@ -174,6 +187,15 @@ def _label_shift(labels: Labels, concentration: float, rng: Rng) -> Indices:
     one = np.eye(len(pools))[rng.integers(len(pools))]  # the limit at concentration 0
     frequencies = rng.dirichlet(np.full(len(pools), concentration)) if concentration else one
     return _draw(pools, rng.choice(len(pools), len(labels), p=frequencies))
+
+
+def _few_classes(labels: Labels, count: int, rng: Rng, batch_size: int) -> Indices:
+    """Draw `count` classes for each batch, counted from the first image of the domain, and its images among them."""
+    pools = _pools(labels, rng)
+    sizes = [min(batch_size, len(labels) - start) for start in range(0, len(labels), batch_size)]
+    chosen = [rng.permutation(len(pools))[:count] for _ in sizes]
+    drawn = [rng.choice(classes, size) for classes, size in zip(chosen, sizes, strict=True)]
+    return _draw(pools, np.concatenate([np.empty(0, np.int64), *drawn]))
 
 
 def _pools(labels: Labels, rng: Rng) -> list[Indices]:

@@ -83,7 +83,9 @@ class StreamConfig:
     @property
     def visits(self) -> list[tuple[str, int]]:
         """The corruptions and severities in the stream, in this order unless they are mixed."""
-        return [(name, level) for name in self.corruptions for level in self.parsed_order.severities(self.severity)]
+        order = self.parsed_order
+        once = [(name, level) for name in self.corruptions for level in order.severities(self.severity)]
+        return once * order.rounds
 
     @property
     def domain(self) -> str:

@@ -81,9 +81,9 @@ def _domains(stream: StreamConfig, names: Sequence[str], severities: Sequence[in
             raise InvalidInputError("The order gradual needs corruptions with severities; use continual or mixed.")
     else:
         expand_corruptions((), severities)  # checks the severities
-    alone = replace(stream, order=str(replace(order, domains=RESET)), corruption=CLEAN)
+    alone = replace(stream, order=str(replace(order, domains=RESET, rounds=1)), corruption=CLEAN)
     corrupted = tuple(dict.fromkeys(name for name in names if name != CLEAN))
-    if corrupted and (order.domains == "gradual" or (order.joins_domains and len(corrupted) > 1)):
+    if corrupted and (order.domains in ("gradual", "recurring") or (order.joins_domains and len(corrupted) > 1)):
         joined = ALL if corrupted == CORRUPTIONS else ",".join(corrupted)
         streams = [alone] * (CLEAN in names) + [
             replace(stream, corruption=joined, severity=each) for each in severities

@@ -163,7 +163,7 @@ def _with_settings(configs: Sequence[RunConfig]) -> Iterator[tuple[StreamConfig,
 
 def _clean_setting(setting: StreamConfig) -> StreamConfig:
     """The setting of runs on clean images: no corruption, no severity, no other domains."""
-    alone = replace(setting.parsed_order, domains=RESET)
+    alone = replace(setting.parsed_order, domains=RESET, rounds=1)
     return replace(setting, corruption=CLEAN, severity=0, order=str(alone))
 
 
