@@ -14,7 +14,7 @@ from workload import foggy_images, load_classifier, make_parser, print_table, ti
 
 from tta_panda import create_method
 from tta_panda.evaluation.loop import run_stream
-from tta_panda.methods.feature_cache import FeatureCache
+from tta_panda.models.feature_cache import FeatureCache
 
 BATCHES = 6
 BETAS = tuple(tenth / 10 for tenth in range(1, 11))

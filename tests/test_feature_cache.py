@@ -18,8 +18,8 @@ from tta_panda.cli import app
 from tta_panda.errors import InvalidInputError, StoreError
 from tta_panda.evaluation.loop import evaluate, run_stream
 from tta_panda.methods import METHODS
-from tta_panda.methods.feature_cache import FeatureCache, Pass
 from tta_panda.methods.trained import TrainedMethod
+from tta_panda.models.feature_cache import FeatureCache, Pass
 from tta_panda.models.openclip import OpenClipModel
 
 FROZEN = [name for name in METHODS if not issubclass(METHODS.get(name), TrainedMethod)]

@@ -30,10 +30,10 @@ from tta_panda.evaluation.record import FailedRun
 from tta_panda.evaluation.store import RunStore
 from tta_panda.files import open_regular
 from tta_panda.images import read_image
-from tta_panda.methods.feature_cache import FeatureCache, Pass
 from tta_panda.methods.state import _FORMAT, _digest, load_method, read_state
 from tta_panda.models import load_model
 from tta_panda.models.checkpoints import read_state_dict
+from tta_panda.models.feature_cache import FeatureCache, Pass
 from tta_panda.models.openclip import OpenClipModel
 from tta_panda.prediction.files import read_rows
 

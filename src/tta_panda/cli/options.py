@@ -113,7 +113,7 @@ class RunOptions:
         str | None,
         MODEL(
             metavar="NAME",
-            help="Prompt templates: photo, clipartt, mint (7) or openai (80).",
+            help="Prompt templates: photo, clipartt, mint (7) or openai (80), or a file of prompts.",
             show_default="the preset's, or photo",
         ),
     ] = None
@@ -173,7 +173,7 @@ class RunOptions:
         )
         return (
             config,
-            Sources(model, root or self.data_root, self.image_list, self.skip_broken),
+            Sources(model, root or self.data_root, self.image_list, self.skip_broken, self.templates),
             preset or model_preset(model),
         )
 

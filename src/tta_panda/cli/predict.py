@@ -71,7 +71,7 @@ def predict(
     ignore_orientation: IgnoreOrientationOption = False,
     model: Annotated[str, MODEL(metavar="NAME", help="Model; see tta-panda ls models.")] = DEFAULT_FOR_PICTURES,
     template: Annotated[
-        list[str] | None, MODEL(metavar="TEXT", help="Prompt template with {} for the class; repeatable.")
+        list[str] | None, MODEL(metavar="TEXT", help="Prompt with {} for the class, repeatable, or a file of prompts.")
     ] = None,
     precision: PrecisionOption = "fp32",
     backend: BackendOption = "torch",

@@ -70,7 +70,7 @@ def run_with_progress(
         progress.stop()
     _print_failures(outcome, store)
     if evaluator.cache is not None:
-        from tta_panda.methods.feature_cache import folder_size
+        from tta_panda.models.feature_cache import folder_size
 
         print_stderr(f"note: {cache} holds {decimal(folder_size(evaluator.cache))} of features")
     return outcome

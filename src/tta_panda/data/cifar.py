@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import reprlib
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,8 +88,8 @@ class Cifar(DataSource):
 
     def _read_clean(self, path: Path) -> tuple[NDArray[np.uint8], NDArray[Any]]:
         if path.suffix == ".npz":
-            with readable(path, ".npz"), np.load(path, allow_pickle=False) as arrays:
-                return arrays["images"], arrays[self.label_key]
+            with readable(path, ".npz"), zipfile.ZipFile(path) as archive:
+                return _read_member(archive, "images"), _read_member(archive, self.label_key)
         if path.suffix == ".npy":
             return open_array(path), open_array(path.with_name(path.name.replace("_data", "_labels")))
         return _read_pickle(path, self.label_key)
@@ -217,6 +218,11 @@ def readable(path: Path, kind: str) -> Iterator[None]:
         ) from error
     except Exception as error:  # numpy raises many types of exceptions for forged headers
         raise DataError(f"{path} is not a readable {kind} file ({error}); download it again.") from error
+
+
+def _read_member(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    with archive.open(f"{name}.npy") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _read_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

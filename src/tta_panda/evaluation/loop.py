@@ -22,9 +22,9 @@ from tta_panda.evaluation.memory import peak_memory, reset_peak_memory
 from tta_panda.evaluation.metrics import Counts, Scores, StreamMetrics
 from tta_panda.evaluation.record import Encoded, EvaluationResult, Measurement
 from tta_panda.methods.base import EncoderPasses, FrozenMethod, Method
-from tta_panda.methods.feature_cache import FeatureCache
 from tta_panda.methods.sharing import SharedBatch, SharedFeatures
 from tta_panda.models.base import framing_of
+from tta_panda.models.feature_cache import FeatureCache
 from tta_panda.models.prepare import as_batch
 
 Part = tuple[Literal["domain", "tenth"], Any]

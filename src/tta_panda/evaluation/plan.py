@@ -32,6 +32,8 @@ class Sources:
     image_list: Path | None = None
     skip_broken: bool = False
     """Whether to skip image files that cannot be decoded, which are an error otherwise."""
+    templates: str | None = None
+    """Name or file of the prompts, if the stream does not name them."""
 
 
 def plan_streams(
@@ -42,17 +44,19 @@ def plan_streams(
     seeds: Sequence[int],
 ) -> list[StreamConfig]:
     """Plan one stream per seed and domain, including the digests that identify model and data."""
-    from tta_panda.models import TEMPLATES, recorded_name, weights_digest
+    from tta_panda.models import recorded_name, weights_digest
     from tta_panda.models.devices import check_backend, check_precision
+    from tta_panda.models.prompts import find_templates, recorded_templates
 
     check_precision(stream.precision)
     check_backend(stream.backend, precision=stream.precision)
-    TEMPLATES.get(stream.templates)  # raises if unknown
+    find_templates(sources.templates or stream.templates)  # raises if unknown
     data = find_source(stream.data)
     stream = replace(
         stream,
         model=recorded_name(sources.model),
         weights=weights_digest(sources.model),
+        templates=recorded_templates(sources.templates or stream.templates),
         # Image files of any size are resized one by one as they are read.
         preprocess="exact" if data.image_files else stream.preprocess,
         ignore_orientation=stream.ignore_orientation and data.image_files,

@@ -23,12 +23,13 @@ from tta_panda.executors import Executor, Report
 from tta_panda.methods import METHODS, register_targets, registered_targets
 from tta_panda.methods.base import Method
 from tta_panda.methods.factory import build_method, expected_passes
-from tta_panda.methods.feature_cache import FeatureCache
 from tta_panda.methods.trained import TrainedMethod
-from tta_panda.models import TEMPLATES, Classifier, ImageModel, load_model, make_classifier
+from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
 from tta_panda.models.base import framing_of
 from tta_panda.models.checkpoints import weights_hash
 from tta_panda.models.devices import Backend, Precision, resolve_device
+from tta_panda.models.feature_cache import FeatureCache
+from tta_panda.models.prompts import count_prompts
 
 _UNRELATED_TO_IMAGES = ("model", "weights", "precision", "backend", "templates", "order", "seed", "batch_size")
 """Fields of a stream that do not affect which images it contains. Omitting one here only costs time."""
@@ -117,8 +118,9 @@ class Evaluator:
         first = next(iter(self._last_data.values()))
         key = stream.precision, stream.backend, first.class_names, stream.templates
         if key not in self._classifiers:
-            model, _, _ = self._model(stream)
-            self._classifiers[key] = make_classifier(model, first.class_names, stream.templates)
+            model, _, cache = self._model(stream)
+            templates = self.sources.templates or stream.templates
+            self._classifiers[key] = make_classifier(model, first.class_names, templates, cache)
         return domains if stream.parsed_order.joins_domains else first, self._classifiers[key]
 
     def _load_data(self, stream: StreamConfig) -> Dataset:
@@ -239,7 +241,7 @@ def count_encoded(task: Sequence[RunConfig], sources: Sources) -> tuple[int, int
             dict(config.method.options),
             stream.batch_size,
             classes,
-            len(TEMPLATES.get(stream.templates)),
+            count_prompts(sources.templates or stream.templates),
         )
         images = max(images, passes.images + GRADIENT * passes.images_with_gradient)
         texts += passes.texts + GRADIENT * passes.texts_with_gradient

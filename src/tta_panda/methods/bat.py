@@ -43,7 +43,7 @@ class BAT(TrainedMethod):
 
     def _adapt(self, batch: Batch) -> Tensor:
         text = self.prompts.encode_prompts(cast(VisionLanguageModel, self.model))  # (K, D)
-        self.passes.count("texts", len(text) * len(self.prompts.templates), text.requires_grad)
+        self.passes.count("texts", len(self.prompts.prompts), text.requires_grad)
         encoded = self.encode(batch, text)
         logits = self.classify(encoded, text)
         self.step(entropy(logits).mean() - self._agreement(encoded, text, logits.argmax(dim=1)))

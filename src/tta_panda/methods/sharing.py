@@ -14,10 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tta_panda.methods.feature_cache import FeatureCache, Pass
 from tta_panda.methods.features import Batch, Encode, Encoded, Features, encode_images, isolated
 from tta_panda.models.checkpoints import tensors_hash
 from tta_panda.models.devices import clock
+from tta_panda.models.feature_cache import FeatureCache, Pass
 
 
 class SharedBatch(NamedTuple):

@@ -1,4 +1,3 @@
-from .base import TEMPLATES as TEMPLATES
 from .base import Classifier as Classifier
 from .base import ImageModel as ImageModel
 from .base import VisionLanguageModel as VisionLanguageModel
@@ -13,3 +12,4 @@ from .names import list_models as list_models
 from .names import model_source as model_source
 from .names import parse_model_name as parse_model_name
 from .names import recorded_name as recorded_name
+from .prompts import TEMPLATES as TEMPLATES

@@ -7,8 +7,8 @@ import functools
 import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, cast, runtime_checkable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -20,37 +20,10 @@ from tta_panda.images import Framing
 from tta_panda.models.checkpoints import weights_hash
 from tta_panda.models.devices import AUTOCAST, Precision, full_precision
 from tta_panda.models.prepare import check_prepared, prepare_images
-from tta_panda.registry import Registry
+from tta_panda.models.prompts import DEFAULT_TEMPLATE, Context, Templates, prompts_of
 
-Template = str | Callable[[str], str]
-"""A prompt with `{}` for the class name, or a function from the class name to the prompt."""
-
-DEFAULT_TEMPLATE = "a photo of a {}."
-PHOTO = (DEFAULT_TEMPLATE,)
-CLIPARTT = ("a photo of a {}",)
-"""Without full stop, as in the code of CLIPArTT and WATT."""
-
-MINT = (
-    "itap of a {}.",
-    "a bad photo of the {}.",
-    "a origami {}.",
-    "a photo of the large {}.",
-    "a {} in a video game.",
-    "art of the {}.",
-    "a photo of the small {}.",
-)
-"""Seven templates that OpenAI selected for ImageNet; Mint uses them for all data sets."""
-
-TEMPLATES: Registry[Sequence[Template]] = Registry(
-    "set of templates",
-    {
-        "photo": f"{__name__}:PHOTO",
-        "clipartt": f"{__name__}:CLIPARTT",
-        "mint": f"{__name__}:MINT",
-        "openai": "open_clip:OPENAI_IMAGENET_TEMPLATES",
-    },
-)
-"""Sets of templates by name. The embeddings of several templates are averaged."""
+if TYPE_CHECKING:
+    from tta_panda.models.feature_cache import FeatureCache
 
 PAPER_PATCH_SIZE = 32
 PROMPTS_PER_PASS = 256
@@ -278,7 +251,9 @@ class ZeroShotClassifier(Classifier):
         model: a `VisionLanguageModel`.
         class_names: two or more different names; underscores are read as spaces.
         templates: prompts with `{}` for the class name, or functions from the class name to the prompt, such as
-            `open_clip.OPENAI_IMAGENET_TEMPLATES`. The embeddings of several are averaged.
+            `open_clip.OPENAI_IMAGENET_TEMPLATES`; or a list of prompts for each class name; or a learned `Context`. The
+            embeddings of several prompts are averaged.
+        cache: where text embeddings are kept.
     """
 
     model: VisionLanguageModel
@@ -287,7 +262,8 @@ class ZeroShotClassifier(Classifier):
         self,
         model: ImageModel,
         class_names: Iterable[str],
-        templates: Template | Sequence[Template] = DEFAULT_TEMPLATE,
+        templates: Templates = DEFAULT_TEMPLATE,
+        cache: FeatureCache | None = None,
     ):
         if not isinstance(model, VisionLanguageModel):
             raise InvalidInputError(
@@ -295,35 +271,69 @@ class ZeroShotClassifier(Classifier):
                 "head, use make_classifier(model, class_names)."
             )
         super().__init__(model, class_names)
-        self.templates = _checked_templates(templates)
+        self._context = templates if isinstance(templates, Context) else None
+        if self._context and not isinstance(model, PromptableModel):
+            raise InvalidInputError(f"{model.name} gives no access to its input embeddings, which a context replaces.")
         self.logit_scale = model.logit_scale
         if not 0 < self.logit_scale < float("inf"):
             raise InvalidInputError(f"The logit scale of {model.name} must be positive, got {self.logit_scale}.")
-        prompts = [_fill(template, name) for template in self.templates for name in self.class_names]
-        self.made_of = prompts
-        batches = [prompts[start : start + PROMPTS_PER_PASS] for start in range(0, len(prompts), PROMPTS_PER_PASS)]
-        # Methods that train the text encoder encode the prompts for every batch of images; tokenizing once is enough.
-        self._prompts: list[list[str]] | list[Tensor] = batches
-        if isinstance(model, PromptableModel):
-            self._prompts = [model.tokenize(batch) for batch in batches]
+        of_class = prompts_of(self.class_names, templates)
+        # Template by template if all classes have equally many, so that a pass has texts of similar length.
+        most = range(max(map(len, of_class)))
+        places = [(k, place) for place in most for k, texts in enumerate(of_class) if place < len(texts)]
+        self.prompts = [of_class[k][place] for k, place in places]
+        """All prompts."""
+        self._classes = torch.tensor([k for k, _ in places], device=model.device)
+        self.made_of = [*self.prompts, str(self._context)] if self._context else self.prompts
         # Leave the caller's inference mode, if any: methods that train use these features in their graphs.
         with torch.inference_mode(False), torch.no_grad(), full_precision(model.device):
-            self.class_embeddings = self.encode_prompts(model)  # (K, D), unit
+            encode = functools.partial(self.encode_prompts, model)  # (K, D), unit
+            self.class_embeddings = encode() if cache is None else cache.compute(f"texts {self.made_of}", encode)
         self._check_case()
+
+    @functools.cached_property
+    def _batches(self) -> list[list[str]] | list[Tensor]:
+        """The prompts, tokenized once: methods that train the text encoder encode them for every batch of images."""
+        batches = [
+            self.prompts[start : start + PROMPTS_PER_PASS] for start in range(0, len(self.prompts), PROMPTS_PER_PASS)
+        ]
+        if isinstance(self.model, PromptableModel):
+            return [self.model.tokenize(batch) for batch in batches]
+        return batches
 
     def encode_prompts(self, model: VisionLanguageModel) -> Tensor:
         """Return unit text features (K, D) of the classifier's model or a copy, with gradient if it is trained."""
 
         def encode(piece: slice) -> Tensor:
-            batch = self._prompts[piece.start]
+            batch = self._batches[piece.start]
             if not isinstance(batch, Tensor):
                 return model.encode_text(batch)
             promptable = cast(PromptableModel, model)
-            return promptable.encode_embedded(promptable.embed_tokens(batch), batch)
+            embedded = promptable.embed_tokens(batch)
+            if self._context is not None:
+                first = piece.start * PROMPTS_PER_PASS
+                embedded = self._with_context(embedded, self._classes[first : first + len(batch)])
+            return promptable.encode_embedded(embedded, batch)
 
-        encoded = in_chunks(encode, len(self._prompts), 1)
-        per_template = self.embed(encoded).view(len(self.templates), len(self.class_names), -1)
-        return F.normalize(per_template.mean(dim=0), dim=-1)
+        encoded = self.embed(in_chunks(encode, len(self._batches), 1))
+        count, classes = len(self.prompts), len(self.class_names)
+        if count % classes == 0 and torch.equal(self._classes, torch.arange(count, device=model.device) % classes):
+            means = encoded.view(count // classes, classes, -1).mean(dim=0)
+        else:
+            sums = torch.zeros(classes, encoded.shape[1], device=encoded.device)
+            means = sums.index_add(0, self._classes, encoded) / self._classes.bincount()[:, None]
+        return F.normalize(means, dim=-1)
+
+    def _with_context(self, embedded: Tensor, classes: Tensor) -> Tensor:
+        """Replace the input embeddings (N, L, W) after the start of the text by the context."""
+        vectors = cast(Context, self._context).vectors.to(embedded)
+        if vectors.shape[-1] != embedded.shape[-1]:
+            raise InvalidInputError(
+                f"The context has input embeddings of {vectors.shape[-1]} dimensions, but those of {self.model.name} "
+                f"have {embedded.shape[-1]}. Use the model that it was learned with."
+            )
+        own = vectors[classes] if vectors.ndim == 3 else vectors.expand(len(embedded), -1, -1)  # (N, n, W)
+        return torch.cat([embedded[:, :1], own, embedded[:, 1 + own.shape[1] :]], dim=1)
 
     def embed(self, raw: Tensor) -> Tensor:
         return F.normalize(raw.float(), dim=-1)
@@ -363,21 +373,3 @@ def _checked_names(class_names: Iterable[str]) -> tuple[str, ...]:
     if repeated:
         raise InvalidInputError(f"Class names must differ from each other; repeated: {', '.join(repeated)}.")
     return names
-
-
-def _checked_templates(templates: Template | Sequence[Template]) -> tuple[Template, ...]:
-    found = (templates,) if isinstance(templates, str) or callable(templates) else tuple(templates)
-    usable = [callable(template) or (isinstance(template, str) and "{}" in template) for template in found]
-    if not all(usable) or not found:
-        raise InvalidInputError(
-            f"A template must be a string with {{}} for the class name, as in {DEFAULT_TEMPLATE!r}, or a function "
-            f"from the class name to the prompt; got {list(found)}."
-        )
-    return found
-
-
-def _fill(template: Template, name: str) -> str:
-    prompt = template.replace("{}", name) if isinstance(template, str) else template(name)
-    if not isinstance(prompt, str):
-        raise InvalidInputError(f"A template must turn {name!r} into a string, got {prompt!r} from {template!r}.")
-    return prompt

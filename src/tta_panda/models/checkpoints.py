@@ -152,7 +152,7 @@ def _read_legacy(file: IO[bytes]) -> Any:
 
 
 class _Module:
-    """A module of a TorchScript archive, with attributes but without code."""
+    """An object in a file, such as a module of a TorchScript archive, with attributes but without code."""
 
 
 def _allowed(module: str, name: str) -> Any:
@@ -161,6 +161,8 @@ def _allowed(module: str, name: str) -> Any:
         return _Module
     if module == "torch.jit._pickle" and name.startswith("build_"):
         return list  # of numbers or tensors that are not weights
+    if module.startswith(("torch.optim.", "dassl.")):
+        return _Module  # the optimizer in a checkpoint of CoOp
     if module in ("torch", "torch.cuda") and name in _STORAGES:
         return _STORAGES[name]
     return _BUILDERS.get(f"{module}.{name}")
@@ -179,6 +181,9 @@ _BUILDERS: dict[str, Any] = {
     "torch._utils._rebuild_parameter": _rebuild_parameter,
     "torch.Size": tuple,
     "collections.OrderedDict": OrderedDict,
+    "collections.defaultdict": lambda *_: {},
+    "builtins.dict": dict,
+    "__builtin__.dict": dict,
     "collections.Counter": dict,  # in the states of learning rate schedulers
     "builtins.set": set,
 }

@@ -12,7 +12,7 @@ import copy
 import pkgutil
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,11 +21,9 @@ from torch import Tensor, nn
 
 from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning
 from tta_panda.models.base import (
-    TEMPLATES,
     Classifier,
     ImageAdapter,
     ImageModel,
-    Template,
     VisionLanguageModel,
     ZeroShotClassifier,
 )
@@ -38,8 +36,10 @@ from tta_panda.models.devices import (
     check_precision,
     resolve_device,
 )
+from tta_panda.models.feature_cache import FeatureCache
 from tta_panda.models.linear import LinearClassifier, LinearHeadModel
 from tta_panda.models.names import SOURCES, ModelName, current_folder_importable, parse_model_name
+from tta_panda.models.prompts import Templates, find_templates
 
 
 def load_model(name: str, device: str = "cpu", precision: Precision = "fp32", backend: Backend = "torch") -> ImageModel:
@@ -75,19 +75,23 @@ def load_model(name: str, device: str = "cpu", precision: Precision = "fp32", ba
 
 
 def make_classifier(
-    model: ImageModel, class_names: Iterable[str], templates: str | Sequence[Template] = "photo"
+    model: ImageModel,
+    class_names: Iterable[str],
+    templates: str | Templates = "photo",
+    cache: FeatureCache | None = None,
 ) -> Classifier:
     """Make the classifier of a model for these classes, from text embeddings or from the rows of a linear head.
 
     Args:
         model: the model.
         class_names: two or more different names; underscores are read as spaces.
-        templates: templates of the prompts: `"photo"`, `"mint"`, `"openai"`, or your own, as for `ZeroShotClassifier`.
-            For a model without a text encoder they are ignored, with a warning.
+        templates: templates of the prompts: `"photo"`, `"mint"`, `"openai"`, the path of a file of prompts, or your
+            own, as for `ZeroShotClassifier`. For a model without a text encoder they are ignored, with a warning.
+        cache: where text embeddings are kept.
     """
     if isinstance(model, VisionLanguageModel):
-        prompts = TEMPLATES.get(templates) if isinstance(templates, str) else templates
-        return ZeroShotClassifier(model, class_names, prompts)
+        prompts = find_templates(templates) if isinstance(templates, str) else templates
+        return ZeroShotClassifier(model, class_names, prompts, cache)
     if not isinstance(model, LinearHeadModel):
         raise InvalidInputError(
             f"{type(model).__name__} has neither a text encoder nor a linear head; tta_panda.check_model(model) lists "

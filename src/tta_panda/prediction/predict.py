@@ -243,7 +243,8 @@ def make_method(
     names, label_of = find_classes(folders, classes, loaded)
     if isinstance(model, str) and (warning := unknown_symbols(model, names)):
         warnings.warn(warning, TtaPandaWarning, stacklevel=3)
-    classifier = make_classifier(loaded, names, list(templates) if templates else "photo")
+    prompts = templates[0] if templates and len(templates) == 1 and "{" not in templates[0] else templates
+    classifier = make_classifier(loaded, names, prompts or "photo")
     return create_method(method, classifier, preset=preset, seed=seed, **(options or {})), label_of
 
 

@@ -9,6 +9,8 @@ import contextlib
 import hashlib
 import logging
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -73,6 +75,15 @@ class FeatureCache:
         path, made = self._path(key), made._replace(features=made.features.detach().cpu().contiguous())
         with saving(path) as part:
             save_file({_FEATURES: made.features}, part, {"seconds": str(made.seconds), "digest": _digest(path, made)})
+
+    def compute(self, key: str, function: Callable[[], Tensor]) -> Tensor:
+        """Return the features with this key, computed by the function unless they are in the cache."""
+        found = self.load(key)
+        if found is None:
+            start = time.perf_counter()
+            found = Pass(function(), time.perf_counter() - start)
+            self.save(key, found)
+        return found.features
 
     def _path(self, key: str) -> Path:
         threads = torch.get_num_threads()
