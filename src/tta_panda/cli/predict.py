@@ -144,6 +144,8 @@ def predict(
     outputs += [*{file.path, file.work_path, file.checkpoint}] if file else []
     images = [] if watch else _find_images(places, seed if order == "shuffled" else None, shard)
     _check_outputs(outputs, images if isinstance(images, list) else [])
+    if file:
+        file.is_complete(resume=resume)  # raises, before a model is loaded, if the file exists and is not to be resumed
     if state:
         make_writable(state.parent, "write the state to", "Choose another --state.")
     loaded, label_of = make_method(

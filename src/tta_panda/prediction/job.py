@@ -65,7 +65,7 @@ class PredictionFile:
         lock = self.path.with_name(f"{self.path.name}.lock")
         with locked(self.path, "another --output", lock):
             try:
-                if self._is_complete(resume):
+                if self.is_complete(resume=resume):
                     yield False
                     return
                 size = self._load_checkpoint()
@@ -81,7 +81,7 @@ class PredictionFile:
                 if not self.checkpoint.exists():
                     lock.unlink(missing_ok=True)
 
-    def _is_complete(self, resume: bool) -> bool:
+    def is_complete(self, *, resume: bool) -> bool:
         """Whether nothing is left to predict; existing files are an error unless `resume` is set."""
         if self.checkpoint.exists() and not resume:
             raise InvalidInputError(
