@@ -69,7 +69,7 @@ def streams(labels: Indices, domains: int, rng: Rng) -> Iterator[tuple[str, Batc
     size, every = len(labels), tuple(range(labels.max() + 1))
     for name, kind in KINDS.items():
         for domain in range(domains):
-            chosen = arrange(Order.parse(kind.order), labels, rng)[: kind.limit]
+            chosen = arrange(Order.parse(kind.order), labels, rng, kind.batch_size)[: kind.limit]
             yield name, split(domain * size + chosen, kind.batch_size), every
     yield "continual", [part for d in range(domains) for part in split(d * size + rng.permutation(size), 100)], every
     yield "mixed", split(rng.permutation(domains * size)[: 3 * size], 100), every

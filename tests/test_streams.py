@@ -89,7 +89,7 @@ def test_an_order_has_one_spelling(text, canonical):
         ("imbalanced:0.5", "at least 1"),
         ("label_shift:inf", "a number"),
         ("sequential:3", "takes no number"),
-        ("continual:3", "Unknown order"),
+        ("continual:3", "takes no number"),
         ("", "Unknown order"),
     ],
 )
