@@ -22,7 +22,7 @@ from tta_panda.models.devices import full_precision
 from tta_panda.models.prepare import Images, as_batch
 from tta_panda.panda import Correction, Debias, Debiaser, Evidence, Negatives, PandaDebiaser
 from tta_panda.state import Stateful
-from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
+from tta_panda.views import Augmentation, ViewPlan, apply_view_plan, sample_view_plan
 
 Encode = Callable[[], Tensor]
 """A function that runs an encoder pass."""
@@ -221,6 +221,14 @@ class Features(Stateful):
         similarities = features @ text.T + self.classifier.bias / scale
         return active.decide(Evidence(features, similarities, offset, scale, directions, encoded.images))
 
+    def plan_views(self, originals: Tensor) -> ViewPlan:
+        """Draw the augmented views of images (B, C, H, W), which the method must have asked for."""
+        assert self.views is not None
+        sides = (self.classifier.model.image_size,) * 2
+        return sample_view_plan(
+            self.views.augmentation, originals.shape, self.views.count - 1, self.view_generator, sides
+        )
+
     @torch.no_grad()
     def encode_views(
         self, encoded: Encoded, batch: Batch, run_pass: Callable[[Encode], Tensor] = lambda encode: encode()
@@ -232,9 +240,7 @@ class Features(Stateful):
         plain = encoded.features[:, None]  # (B, 1, D): the first view needs no second pass
         if views.count == 1:
             return encoded._replace(views=plain)
-        model, count = self.classifier.model, views.count - 1
-        sides = (model.image_size, model.image_size)
-        plan = sample_view_plan(views.augmentation, originals.shape, count, self.view_generator, sides)
+        model, count, plan = self.classifier.model, views.count - 1, self.plan_views(originals)
 
         def encode(chunk: slice) -> Tensor:
             images = apply_view_plan(originals[chunk].to(model.device), plan[chunk])  # (b, V-1, C, S, S)

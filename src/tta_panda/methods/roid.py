@@ -84,8 +84,7 @@ class ROID(TrainedMethod):
         """Return logits of augmented images, debiased like the images themselves."""
         images = batch.images[kept]
         plan = sample_strong_plan(images.shape, self.generator, shared=self.follows_reference, degrade=False)
-        features = self.embed(apply_strong_plan(images, plan)).features
-        return self.classify(encoded.select(kept)._replace(features=features))
+        return self.classify(self.encode_like(encoded.select(kept), apply_strong_plan(images, plan)))
 
     def _restore(self) -> None:
         """Move the weights back towards the initial or the filtered ones."""
