@@ -66,6 +66,9 @@ MINI = {
     "rotta": {"lr": 1e-3, "capacity": 64, "decay": 0.999},
     "roid": {"lr": 1e-3, "optimizer": "adam", "restore": 0.01, "filter_noise": None},
     "cliptta": {"lr": 1e-4, "steps": 2, "slots": 4, "sample_size": 40, "diversity": 1.0},
+    "eata": {"lr": 1e-3, "margin": 0.5, "d_margin": 1.0, "fisher_weight": 1.0, "fisher_images": 100},
+    "memo": {"lr": 2.5e-4, "views": 4},
+    "ramen": {"lr": 0.01, "slots": 7500, "neighbours": 50, "sharpness": 5.0},
     "lame": {"affinity": "rbf", "neighbours": 5, "steps": 100},
 }
 
@@ -107,6 +110,9 @@ def test_the_values_of_the_embedded_model(name):
         ("cifar10-c", "boostadapter", {"views": 64, "keep": 0.1, "boost_slots": 3, "augmentation": "augmix"}),
         ("imagenet-c", "roid", {"lr": 2.5e-4, "optimizer": "sgd", "restore": 0.01}),
         ("cifar100-c", "cliptta", {"lr": 1e-4, "steps": 10, "slots": 16, "sample_size": 128}),
+        ("cifar10-c", "eata", {"lr": 1e-3, "margin": 0.4, "d_margin": 0.4, "fisher_weight": 1.0, "fisher_images": 2000}),
+        ("cifar100-c", "memo", {"lr": 5e-3, "views": 32}),
+        ("imagenet-c", "ramen", {"lr": 0.01, "slots": 75, "neighbours": 1, "sharpness": 0.0}),
         ("imagenet-c", "subtta", {"lr": 5e-4, "momentum": 0.5, "weight_decay": 0.01, "rank": 256}),
     ],
 )

@@ -17,7 +17,7 @@ from tta_panda.methods import MethodName
 _VIEWS = {"views": 64, "keep": 0.1, "augmentation": "augmix"}
 _FEW_VIEWS = {"views": 10, "keep": 0.3, "augmentation": "augmix"}  # minutes instead of hours on two cores
 _SELECT_VIEWS = ("tpt", "tps", "zero", "vte", "dota", "boostadapter", "dpe")
-_FEW_STEPS: dict[str, dict[str, Any]] = {"cliptta": {"steps": 2}}
+_FEW_STEPS: dict[str, dict[str, Any]] = {"cliptta": {"steps": 2}, "memo": {"views": 4}}
 _USE_ALL_VIEWS = ("mta",)
 
 _SHARED: dict[str, dict[str, Any]] = {
@@ -45,6 +45,9 @@ _PER_BENCHMARK: dict[str, dict[str, tuple[Any, Any, Any]]] = {
     "subtta": {"lr": (1e-3, 1e-3, 5e-4), "momentum": (0.1, 0.1, 0.5)},
     "roid": {"lr": (1e-3, 1e-3, 2.5e-4), "optimizer": ("adam", "adam", "sgd")},
     "cliptta": {"slots": (4, 16, 16), "sample_size": (40, 128, 1000)},
+    "eata": {"lr": (1e-3, 1e-3, 2.5e-4), "d_margin": (0.4, 0.1, 0.05), "fisher_weight": (1.0, 1.0, 2000.0)},
+    "memo": {"lr": (5e-3, 5e-3, 2.5e-4), "views": (32, 32, 64)},
+    "ramen": {"slots": (7500, 750, 75), "neighbours": (50, 5, 1), "sharpness": (5.0, 5.0, 0.0)},
     "onzeta": {"length": (10_000, 10_000, 5000)},
     "dota": {"growth": (0.02, 0.02, 0.005), "max_weight": (0.3, 0.3, 0.2)},
     "latte": {"slots": (12, 8, 8), "alpha": (1.0, 0.7, 0.7)},  # none are published for ImageNet-C
@@ -52,6 +55,7 @@ _PER_BENCHMARK: dict[str, dict[str, tuple[Any, Any, Any]]] = {
 """Values for CIFAR-10-C, CIFAR-100-C and ImageNet-C, by method and option; for Panda's ten methods from its paper."""
 
 _MINI = {"eta": {"lr": 1e-3}, "tps": {"lr": 1e-3}, "mint": {"lr": 1.5e-2}, "tda": {"negative_alpha": 1.0}}
+_MINI |= {"eata": {"lr": 1e-3, "margin": 0.5, "d_margin": 1.0, "fisher_weight": 1.0, "fisher_images": 100}}
 _MINI |= {"oga": {"temperature": 0.2}, **_FEW_STEPS}
 
 
