@@ -110,7 +110,11 @@ def test_the_values_of_the_embedded_model(name):
         ("cifar10-c", "boostadapter", {"views": 64, "keep": 0.1, "boost_slots": 3, "augmentation": "augmix"}),
         ("imagenet-c", "roid", {"lr": 2.5e-4, "optimizer": "sgd", "restore": 0.01}),
         ("cifar100-c", "cliptta", {"lr": 1e-4, "steps": 10, "slots": 16, "sample_size": 128}),
-        ("cifar10-c", "eata", {"lr": 1e-3, "margin": 0.4, "d_margin": 0.4, "fisher_weight": 1.0, "fisher_images": 2000}),
+        (
+            "cifar10-c",
+            "eata",
+            {"lr": 1e-3, "margin": 0.4, "d_margin": 0.4, "fisher_weight": 1.0, "fisher_images": 2000},
+        ),
         ("cifar100-c", "memo", {"lr": 5e-3, "views": 32}),
         ("imagenet-c", "ramen", {"lr": 0.01, "slots": 75, "neighbours": 1, "sharpness": 0.0}),
         ("imagenet-c", "subtta", {"lr": 5e-4, "momentum": 0.5, "weight_decay": 0.01, "rank": 256}),
