@@ -30,8 +30,8 @@ from .methods.deyo import DeYO as DeYO
 from .methods.dmn import DMN as DMN
 from .methods.dota import DOTA as DOTA
 from .methods.dpe import DPE as DPE
-from .methods.ecalp import ECALP as ECALP
 from .methods.eata import EATA as EATA
+from .methods.ecalp import ECALP as ECALP
 from .methods.eta import ETA as ETA
 from .methods.im import IM as IM
 from .methods.lame import LAME as LAME
