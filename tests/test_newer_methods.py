@@ -181,6 +181,22 @@ def test_an_offset_that_all_classes_share_changes_nothing(name):
         torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["dmn", "tda", "latte", *LEARNING, *VIEWING])
+def test_each_image_has_the_correction_of_its_own(name):
+    """A level is one of these; methods that process images one by one find it in a batch of any size."""
+    classifier, features = made_up(5, 6, 12)
+    random = torch.Generator().manual_seed(0)
+    views = F.normalize(features[:, None] + 0.2 * torch.randn(12, 4, 6, generator=random), dim=-1)
+    views[:, 0] = features
+    bias, shift = 5 * torch.randn(12, 5, generator=random), 0.2 * torch.randn(12, 6, generator=random)
+    encoded = Encoded(features, views=views, bias=bias, shift=shift)
+    at_once, one_by_one, plain = (METHODS.get(name)(classifier, **TINY_OPTIONS.get(name, {})) for _ in range(3))
+    with torch.no_grad():
+        got = at_once._adapt(encoded)
+        torch.testing.assert_close(got, torch.cat([one_by_one._adapt(each) for each in encoded.split()]))
+        assert (got - plain._adapt(Encoded(features, views=views))).abs().max() > 0.1
+
+
 # --- OGA ------------------------------------------------------------------------------------------------------------
 
 

@@ -113,11 +113,16 @@ class Encoded(NamedTuple):
         return self.views if self.shift is None else self.views - self.shift[:, None]
 
     def select(self, index: Tensor) -> Encoded:
-        """Select some of the images, with their features and correction."""
+        """Select some of the images, with their features, views and correction."""
         shift = self.shift[index] if self.shift is not None and len(self.shift) > 1 else self.shift
         bias = None if self.bias is None else self.bias[index]
+        views = None if self.views is None else self.views[index]
         images = None if self.images is None else self.images[index.to(self.images.device)]
-        return Encoded(self.features[index], shift=shift, bias=bias, images=images)
+        return Encoded(self.features[index], shift=shift, bias=bias, views=views, images=images)
+
+    def split(self) -> list[Encoded]:
+        """Return every image as a batch of its own."""
+        return [self.select(index) for index in torch.arange(len(self.features)).split(1)]
 
 
 @dataclass(frozen=True)

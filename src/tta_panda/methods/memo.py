@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from tta_panda.methods.base import BatchSize, EncoderPasses
-from tta_panda.methods.features import Batch, Encoded, Views
+from tta_panda.methods.features import Batch, Views
 from tta_panda.methods.losses import marginal_entropy
 from tta_panda.methods.trained import TrainedMethod
 from tta_panda.options import Count, NonNegative
-from tta_panda.views import ViewPlan, apply_view_plan
+from tta_panda.views import apply_view_plan
 
 
 class MEMO(TrainedMethod):
@@ -46,18 +46,15 @@ class MEMO(TrainedMethod):
         with torch.no_grad():
             encoded = self.encode(batch)
         plan = self.features.plan_views(batch.originals)
-        return torch.cat([self._adapt_to(batch, image, encoded, plan) for image in range(len(batch.images))])
-
-    def _adapt_to(self, batch: Batch, image: int, encoded: Encoded, plan: ViewPlan) -> Tensor:
-        """Return logits (1, K) of one image of the batch, after a step on its views."""
-        own = slice(image, image + 1)
-        corrected = encoded.select(torch.tensor([image]))
-        views = apply_view_plan(batch.originals[own].to(batch.images.device), plan[own])[0]  # (V, 3, S, S)
-        self.weights.reset()
-        logits = self.classify(self.encode_like(corrected, views))
-        self.step(marginal_entropy(logits[None]).sum())
-        with torch.no_grad():
-            return self.classify(self.encode_like(corrected, batch.images[own]))
+        answers = []
+        for i, single in enumerate(encoded.split()):
+            own = slice(i, i + 1)
+            views = apply_view_plan(batch.originals[own].to(batch.images.device), plan[own])[0]  # (V, 3, S, S)
+            self.weights.reset()
+            self.step(marginal_entropy(self.classify(self.encode_like(single, views))))
+            with torch.no_grad():
+                answers.append(self.classify(self.encode_like(single, batch.images[own])))
+        return torch.cat(answers)
 
     @classmethod
     def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:

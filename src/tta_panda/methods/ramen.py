@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tta_panda.methods.base import BatchSize, EncoderPasses
 from tta_panda.methods.features import Batch, Encoded
-from tta_panda.methods.image_cache import Entries, empty_cache, update_cache
-from tta_panda.methods.losses import entropy, top_class
+from tta_panda.methods.image_cache import Entries, empty_cache, make_entries, update_cache
+from tta_panda.methods.losses import entropy
 from tta_panda.methods.trained import TrainedMethod
 from tta_panda.options import Count, NonNegative
 
@@ -50,9 +50,9 @@ class Ramen(TrainedMethod):
         with torch.no_grad():
             encoded = self.encode(batch)
             logits = self.classify(encoded)
-        single = [encoded.select(index) for index in torch.arange(len(logits)).split(1)]
+        single = encoded.split()
         gradients = [self._gradient(*image) for image in zip(single, batch.images.split(1), strict=True)]
-        seen = {"features": encoded.features, "labels": top_class(logits), "entropies": entropy(logits)}
+        seen = make_entries(encoded.features, logits)
         seen |= {name: torch.stack([each[name] for each in gradients]).half() for name in self.adapted}
         self.cache = update_cache(self.cache, seen, self.slots, oldest_first=True).apply()
         attention = self._attention(encoded.features)

@@ -47,7 +47,8 @@ class ROID(TrainedMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.mean_prediction: Tensor  # (K,)
-        self.add_state("mean_prediction", torch.full_like(self.classifier.class_embeddings[:, 0], 1).softmax(dim=0))
+        texts = self.classifier.class_embeddings
+        self.add_state("mean_prediction", texts.new_full((len(texts),), 1 / len(texts)))
         self.generator: torch.Generator
         self.add_state("generator", torch.Generator().manual_seed(self.seed))
         if self.filter_noise is not None:
