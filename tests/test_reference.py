@@ -86,7 +86,7 @@ DPE = {
 }
 
 EATA = {"lr": 5e-3, "margin": 0.99, "d_margin": 1.0, "fisher_weight": 2000.0, "fisher_images": 2000}
-CLIPTTA = {"lr": 5e-3, "steps": 3, "slots": 4, "sample_size": 40, "diversity": 1.0}
+CLIPTTA = {"lr": 2e-3, "steps": 3, "slots": 4, "sample_size": 40, "diversity": 1.0}
 
 # The tiny model's predictions are flat, entropies of 0.947 to 0.9996 times ln 4: hence margins just below 1.
 OPTIONS: dict[str, dict[str, dict]] = {
@@ -170,7 +170,7 @@ OPTIONS: dict[str, dict[str, dict]] = {
     "lame": {"own": {}, "nearest": {"affinity": "knn", "neighbours": 3}},
     "rotta": {
         "own": {"lr": 5e-3, "capacity": 16, "decay": 0.7},
-        "uneven": {"lr": 5e-3, "capacity": 10, "decay": 0.9},  # steps within batches
+        "uneven": {"lr": 5e-3, "capacity": 13, "decay": 0.9},  # steps within batches
     },
     "roid": {
         "own": {"lr": 5e-3, "restore": 0.01, "filter_noise": None},

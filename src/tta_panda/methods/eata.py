@@ -65,9 +65,9 @@ class EATA(ETA):
     def _estimate(self, images: Tensor) -> None:
         """Add prepared images to the estimate of the Fisher information."""
         self.images_for_fisher += len(images)
-        # The publication squares the gradients of single images.
-        for some in images.split(IMAGES_PER_GRADIENT if self.follows_reference else 1):
-            with self.weights.replaced(self.weights.initial), torch.enable_grad():
+        with self.weights.replaced(self.weights.initial), torch.enable_grad():
+            # The publication squares the gradients of single images.
+            for some in images.split(IMAGES_PER_GRADIENT if self.follows_reference else 1):
                 logits = self.classifier.logits(self.embed(some).features)
                 if self.backward(F.cross_entropy(logits, logits.argmax(dim=1))):
                     self.fisher_gradients += 1
