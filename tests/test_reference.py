@@ -484,7 +484,7 @@ def test_the_options_take_every_branch(beta):
     assert len(set(facts("roid", "filtered", "share"))) > 1
     assert set(facts("cliptta", "few", "left_out")) == {True}
     assert any(facts("eata", "few-images", "penalty"))
-    assert min(facts("memo", "own", "moved")) > 1e-4
+    assert max(facts("memo", "own", "moved")) > 1e-3
     assert any(facts("ramen", "forgetting", "forgotten")) and not any(facts("ramen", "own", "forgotten"))
     lengths = torch.tensor(facts("latte", "two-slots", "lengths"))
     assert (lengths > 1e-3).any() and ((lengths > 0) & (lengths <= 1e-3)).any()
