@@ -35,7 +35,7 @@ from tta_panda.methods.tda import TDA
 FROZEN = ("tda", "oga", "stata", "lame", "latte")
 LEARNING = ("ecalp", "onzeta")
 VIEWING = ("dota", "boostadapter", "dpe")
-TRAINED = ("mint", "im", "rotta", "roid", "cliptta")
+TRAINED = ("mint", "im", "rotta", "roid", "cliptta", "clipartt", "watt")
 
 
 def made_up(classes: int, size: int, count: int) -> tuple[ZeroShotClassifier, Tensor]:

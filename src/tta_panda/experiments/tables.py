@@ -253,7 +253,6 @@ _STREAMS_NOTE = (
     "Streams are named as in --order; sorted is correlated:0, one class is label_shift:0. Unless domains are joined "
     "(continual, mixed), methods are reset before each corruption."
 )
-_NEED_TEXT = ("tpt", "bat")
 _PHOTO_STREAMS = ("shuffled", "correlated:0.1", "sorted", "label_shift:0.1", "continual", "mixed")
 _BETAS = ("auto", 0.4)
 _BETA_QUICK_IMAGES = 500  # fewer would leave many classes in each batch of a sorted stream
@@ -280,7 +279,7 @@ def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
 
 
 def _photo_rows(setup: Setup) -> dict[str, list[Series]]:
-    usable = [name for name in ALL_METHODS if name not in _NEED_TEXT]
+    usable = [name for name in ALL_METHODS if not ALL_METHODS.get(name).use_of_text]
     if setup.quick and not setup.methods:
         usable = ["clip", "tda", "tent"]
     return _ways_rows(

@@ -17,7 +17,8 @@ _OF_THE_PAPER = ("CLIP", "Tent", "ETA", "SAR", "DeYO", "TPT", "DMN", "Zero", "TP
 _SINCE = ("TDA", "OGA", "StatA", "Mint", "IM", "VTE", "MTA", "SubTTA", "LAME")
 _TRAINING_FREE = ("Latte", "ECALP", "OnZeta", "DOTA", "BoostAdapter", "DPE")
 _OF_STREAMS = ("RoTTA", "ROID", "CLIPTTA")
-_CLASSES = (*_OF_THE_PAPER, *_SINCE, *_TRAINING_FREE, *_OF_STREAMS)
+_OF_BATCHES = ("CLIPArTT", "WATT")
+_CLASSES = (*_OF_THE_PAPER, *_SINCE, *_TRAINING_FREE, *_OF_STREAMS, *_OF_BATCHES)
 
 METHODS: Registry[type[Method]] = Registry(
     "method",
