@@ -63,7 +63,8 @@ def parse_method(name: str) -> MethodName:
     cleaned = name.strip().lower()
     parsed = MethodName.of(_ALIASES.get(cleaned, cleaned))
     if parsed.base not in METHODS or parsed.debias not in ("", *DEBIASES) or cleaned.endswith("+"):
-        known = list_methods(f"{parsed.base}*" if parsed.base in METHODS else "*")
+        bases = [parsed.base] if parsed.base in METHODS else METHODS
+        known = [str(MethodName(base, debias)) for base in bases for debias in ("", *DEBIASES)]
         raise UnknownNameError("method", name, [*known, *_ALIASES])
     return parsed
 

@@ -13,7 +13,7 @@ from tta_panda.methods.losses import matching_loss
 from tta_panda.methods.trained import TrainedMethod
 from tta_panda.models.base import VisionLanguageModel
 from tta_panda.models.prompts import CLIPARTT
-from tta_panda.options import Count, NonNegative
+from tta_panda.options import Count
 
 Captions = dict[tuple[int, ...], Tensor]
 """Unit text features (D,) by the classes that a caption names."""

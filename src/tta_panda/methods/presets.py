@@ -91,9 +91,7 @@ class Preset:
         return {**own, **self.panda, "beta": beta if method.debias == "panda" else "auto"}
 
 
-def _preset(
-    name: str, model: str, data: str, values: Mapping[str, Any], *, few: bool = False, **panda: Any
-) -> Preset:
+def _preset(name: str, model: str, data: str, values: Mapping[str, Any], *, few: bool = False, **panda: Any) -> Preset:
     views, steps = (_FEW_VIEWS, _FEW_STEPS) if few else (_VIEWS, {})
     own = {
         method: _SHARED.get(method, {}) | values.get(method, {}) | steps.get(method, {})

@@ -45,9 +45,10 @@ class WATT(TrainedMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         model, names = self.classifier.model, self.classifier.class_names
-        each = [ZeroShotClassifier(model, names, template).class_embeddings for template in TEMPLATES]
-        self.texts = torch.stack(each)  # (T, K, D)
-        self.mean_texts = F.normalize(self.texts.mean(dim=0), dim=-1)  # (K, D)
+        with torch.inference_mode(False):
+            each = [ZeroShotClassifier(model, names, template).class_embeddings for template in TEMPLATES]
+            self.texts = torch.stack(each)  # (T, K, D)
+            self.mean_texts = F.normalize(self.texts.mean(dim=0), dim=-1)  # (K, D)
 
     def _adapt(self, batch: Batch) -> Tensor:
         self.weights.reset()
