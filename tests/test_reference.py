@@ -86,7 +86,7 @@ DPE = {
 }
 
 WATT = {"lr": 1e-3, "rounds": 2, "steps": 1, "parallel": False}
-CLIPTTA = {"lr": 5e-3, "steps": 3, "slots": 4, "sample_size": 40, "diversity": 1.0}
+CLIPTTA = {"lr": 2e-3, "steps": 3, "slots": 4, "sample_size": 40, "diversity": 1.0}
 
 # The tiny model's predictions are flat, entropies of 0.947 to 0.9996 times ln 4: hence margins just below 1.
 OPTIONS: dict[str, dict[str, dict]] = {
