@@ -31,7 +31,7 @@ from tta_panda.models.devices import Backend, Precision, resolve_device
 from tta_panda.models.feature_cache import FeatureCache
 from tta_panda.models.prompts import count_prompts
 
-_UNRELATED_TO_IMAGES = ("model", "weights", "precision", "backend", "templates", "order", "seed", "batch_size")
+_UNRELATED_TO_IMAGES = ("model", "weights", "precision", "backend", "templates", "order", "seed", "batch_size", "window")
 """Fields of a stream that do not affect which images it contains. Omitting one here only costs time."""
 
 
@@ -81,7 +81,9 @@ class Evaluator:
                 for method in methods:
                     warm_up(method, next(iter(data))[0])
             _, _, cache = self._model(stream)
-            evaluations = run_stream(methods, data, share=not self.timed, report=report, cache=cache)
+            evaluations = run_stream(
+                methods, data, window=stream.window, share=not self.timed, report=report, cache=cache
+            )
             results += [self._result(config, each) for (config, _), each in zip(members, evaluations, strict=True)]
         except DataError as error:
             done = {each.config.key for each in results}
@@ -239,7 +241,7 @@ def count_encoded(task: Sequence[RunConfig], sources: Sources) -> tuple[int, int
         passes = expected_passes(
             config.method.parsed,
             dict(config.method.options),
-            stream.batch_size,
+            stream.window or stream.batch_size,
             classes,
             count_prompts(sources.templates or stream.templates),
         )

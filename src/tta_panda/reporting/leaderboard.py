@@ -29,7 +29,7 @@ from tta_panda.reporting.tables import SD_NOTE, Column
 _MEASURED = ("data", "fingerprint", "corruption", "severity", "seed")
 """Fields of a stream that say what was measured. All others are its protocol."""
 
-_STATED = [each.name for each in fields(StreamConfig) if each.name != "ignore_orientation"]
+_STATED = [each.name for each in fields(StreamConfig) if each.name not in ("ignore_orientation", "window")]
 """Fields that headers show even if they have their default value."""
 
 _MAX_NAMED = 3
