@@ -128,11 +128,8 @@ class Cifar(DataSource):
 
     def _check_size(self, path: Path) -> tuple[Status, str]:
         assert self.size is not None
-        images, labels = self._read_clean(path)
-        found, expected = (images.shape, labels.shape), ((self.size[0], 32, 32, 3), (self.size[0],))
-        if found != expected:
-            return "damaged", f"images {found[0]} and labels {found[1]}, expected {expected[0]} and {expected[1]}"
-        return "ok", f"{self.size[0]:,} images"
+        found, expected = self.load_clean(path).images.shape, (self.size[0], 32, 32, 3)
+        return ("ok", f"{found[0]:,} images") if found == expected else ("damaged", f"{found}, expected {expected}")
 
     def _check_labels(self, path: Path) -> tuple[Status, str]:
         labels, expected = open_array(path), (SEVERITIES * TEST_IMAGES,)

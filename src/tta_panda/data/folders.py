@@ -20,13 +20,11 @@ import numpy as np
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import ALL_CORRUPTIONS, ALL_GROUPS, CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.dataset import ImageFiles
-from tta_panda.data.listing import SUFFIXES, Found, find_images, read_lines
-from tta_panda.data.source import Archive, Finding, ImageSource, Status, parse_classes, published_classes
+from tta_panda.data.listing import CLASS_LIST, SUFFIXES, Found, find_images, found_in, read_classes, shortened
+from tta_panda.data.source import Archive, Finding, ImageSource, Status, published_classes
 from tta_panda.errors import DataError, TtaPandaWarning
 from tta_panda.escapes import path_text
 from tta_panda.images import AS_PUBLISHED
-
-CLASS_LIST = "classes.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,23 +37,18 @@ class ImageFolders(ImageSource):
     numbered: bool = False  # whether class folders are named by the index of the class in that list
     folder: str = ""  # optional folder that contains the corruptions or domains
     clean: tuple[str, ...] = ("",)  # possible folders of clean images; the first that exists is used
-    class_count: int | None = None  # of a tree of domains, if it is known
-    is_tree: bool = False  # whether its domains are folders that contain class folders, without severities
-
-    @property
-    def has_severities(self) -> bool:
-        return not self.is_tree
+    class_count: int | None = None  # of a tree of domains without severities, if it is known
 
     def load(self, root: Path | None, corruption: str, severity: int) -> ImageFiles:
         root = self.required_root(root)
         folder = self.domain(root, corruption, severity)
         if self.classes is not None:
             return self._load_published(folder)
-        if self.is_tree:  # a domain may lack a class
+        if self.has_severities:
+            folders, names = named_classes(folder, root)
+        else:  # a domain may lack a class
             found = self._tree_classes(folder.parent)
             folders, names = [folder / name for name in found], titles(found, folder.parent, root)
-        else:
-            folders, names = named_classes(folder, root)
         if not folders:
             raise DataError(
                 f"{folder} holds no class folders; expected {folder}/<class>/*.jpg, found {found_in(folder)}. Images "
@@ -109,7 +102,7 @@ class ImageFolders(ImageSource):
     def domain(self, root: Path, corruption: str, severity: int) -> Path:
         """Find the folder that contains the class folders of a domain."""
         self.check_is_clean(corruption)
-        if self.is_tree:
+        if not self.has_severities:
             root = self._tree(root)
             if not (root / corruption).is_dir():
                 raise DataError(
@@ -140,17 +133,17 @@ class ImageFolders(ImageSource):
 
     def available(self, root: Path | None) -> tuple[str, ...]:
         """The domains of the data set, or those found on disk; `clean` if none is, so that loading raises the error."""
-        if self.domains and not self.is_tree:
+        if self.domains and self.has_severities:
             return self.domains
         root = self.required_root(root)
-        if self.is_tree:
+        if not self.has_severities:
             found = tuple(path.name for path in class_folders(self._tree(root)))
             return tuple(name for name in self.domains if name in found) or self.domains or found
         there = tuple(name for name in ALL_CORRUPTIONS if any(map(_is_corruption, corruption_folders(root, name))))
         return (CLEAN, *there) if class_folders(root) or not there else there
 
     def check(self, root: Path) -> Iterator[Finding]:
-        if self.is_tree:
+        if not self.has_severities:
             tree = self._tree(root)
             if self.domains and (tree != root or root.name == self.folder):
                 for name in self.domains:
@@ -229,7 +222,7 @@ def named_classes(folder: Path, root: Path | None = None) -> tuple[list[Path], t
 def titles(found: Sequence[str], *places: Path) -> tuple[str, ...]:
     """Class names of these folders, from `classes.txt` in the first place that has one; all its names if none."""
     lists = [place / CLASS_LIST for place in places if (place / CLASS_LIST).is_file()]
-    names = parse_classes(read_lines(lists[0])) if lists else {}
+    names = read_classes(lists[0]) if lists else {}
     if not found or not names:
         return tuple(found) or tuple(names.values())
     absent = [name for name in found if name not in names]
@@ -264,16 +257,6 @@ def _is_corruption(folder: Path) -> bool:
     return folder.name in ALL_CORRUPTIONS and any((folder / str(severity)).is_dir() for severity in range(1, 6))
 
 
-def found_in(folder: Path) -> str:
-    """Summarize the content of a folder, for messages."""
-    return shortened(sorted(path_text(path.name) for path in folder.iterdir()))
-
-
-def shortened(names: Sequence[str]) -> str:
-    """List the first names and the number of the others, for messages."""
-    return (", ".join(names[:5]) or "nothing") + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
 def _archive(group: str, md5: str, gigabytes: float) -> Archive:
     holds = tuple(f"{name}/{severity}" for name in ALL_GROUPS[group] for severity in range(1, 6))
     return Archive(f"https://zenodo.org/records/2235448/files/{group}.tar", md5, gigabytes, holds, "ImageNet-C", group)
@@ -297,8 +280,8 @@ def _domain_tree(name: str, about: str, folder: str, domains: tuple[str, ...], c
     """A data set of several domains, with the folders of DomainBed; class names are those of the folders."""
     layout = f"{folder}/<{domains[0]}, ...>/<class>/*"
     return ImageFolders(
-        name=name, about=about, layout=layout, domains=domains, folder=folder, class_count=classes, is_tree=True,
-        decoding=AS_PUBLISHED,
+        name=name, about=about, layout=layout, domains=domains, folder=folder, class_count=classes,
+        has_severities=False, decoding=AS_PUBLISHED,
     )  # fmt: skip
 
 
@@ -369,7 +352,10 @@ TINY_IMAGENET_C = replace(
 )
 
 DOMAINS = ImageFolders(
-    name="domains", about="Your own domains: folder/<domain>/<class>/*.", layout="<domain>/<class>/*", is_tree=True
+    name="domains",
+    about="Your own domains: folder/<domain>/<class>/*.",
+    layout="<domain>/<class>/*",
+    has_severities=False,
 )
 PACS = _domain_tree("pacs", "PACS: 7 classes.", "PACS", ("art_painting", "cartoon", "photo", "sketch"), 7)
 VLCS = _domain_tree("vlcs", "VLCS: 5 classes.", "VLCS", ("Caltech101", "LabelMe", "SUN09", "VOC2007"), 5)

@@ -31,7 +31,10 @@ from tta_panda.models.devices import Backend, Precision, resolve_device
 from tta_panda.models.feature_cache import FeatureCache
 from tta_panda.models.prompts import count_prompts
 
-_UNRELATED_TO_IMAGES = ("model", "weights", "precision", "backend", "templates", "order", "seed", "batch_size", "window")
+_UNRELATED_TO_IMAGES = (
+    *("model", "weights", "precision", "backend", "templates"),
+    *("order", "seed", "batch_size", "window"),
+)
 """Fields of a stream that do not affect which images it contains. Omitting one here only costs time."""
 
 
