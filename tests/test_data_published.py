@@ -6,6 +6,7 @@ import io
 import json
 import re
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tta_panda.data.source import published_classes
 from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
 from tta_panda.prediction.reading import find_pictures
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 WNIDS = list(published_classes("imagenet"))
 
 
@@ -133,7 +135,7 @@ def test_other_corruptions_of_imagenet(
     wnids = WNIDS[::5]  # Tiny-ImageNet has 200 of the 1,000 classes
     if name != "tiny-imagenet-c":
         wnids = WNIDS[:20]
-        monkeypatch.setattr("tta_panda.data.folders.published_classes", lambda _name: dict(zip(wnids, wnids)))
+        monkeypatch.setattr("tta_panda.data.folders.published_classes", lambda _name: {wnid: wnid for wnid in wnids})
     place = tmp_path / folder / corruption / "3"
     content = write_image(place / wnids[0] / "a.png", 8, 8).read_bytes()
     for wnid in wnids[1:]:
@@ -286,9 +288,8 @@ def test_webdataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench(f"wds:{moved}/{{000..002}}.tar", tmp_path / "b")[0]["fingerprint"] == row["fingerprint"]
     assert bench(f"wds:{moved}/{{000..001}}.tar", tmp_path)[0]["fingerprint"] != row["fingerprint"]
     assert check_data(tmp_path, f"wds:{moved}") == [("wds", "clean", "ok", "12 images of 2 classes")]
-    result = evaluate(
-        CLIP(make_classifier(load_model("mini"), dataset.class_names)), Stream(load_data(f"wds:{moved}"), 5, fit=32)
-    )
+    classifier = make_classifier(load_model("mini"), dataset.class_names)
+    result = evaluate(CLIP(classifier), Stream(load_data(f"wds:{moved}"), 5, fit=32))
     assert result.accuracy == row["accuracy"] and result.samples == 12
     opened: list[str] = []
     import tta_panda.data.shards as module
@@ -297,6 +298,18 @@ def test_webdataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "open_regular", lambda path: opened.append(path.name) or original(path))  # type: ignore[func-returns-value]
     list(load_data(f"wds:{moved}"))
     assert opened == sorted(opened[:3]) + sorted(opened[3:])  # read twice, one shard after another
+
+
+def test_shards_are_streamed(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    Image.fromarray(random_images(1, 400, 400)[0]).save(content, "PPM")
+    write_shard(tmp_path / "0.tar", {str(index): {"ppm": content.getvalue(), "cls": b"0"} for index in range(40)})
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    tracemalloc.start()
+    seen = sum(len(labels) for _, labels in Stream(load_data(f"wds:{tmp_path}"), 2, fit=32))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert seen == 40 and peak < (tmp_path / "0.tar").stat().st_size / 4
 
 
 def test_shards_of_ccc(tmp_path: Path) -> None:

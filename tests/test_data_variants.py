@@ -17,6 +17,7 @@ from tta_panda.data.dataset import ImageFiles
 from tta_panda.data.source import published_classes
 from tta_panda.errors import DataError
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 IMAGENET = published_classes("imagenet")
 
 

@@ -157,12 +157,13 @@ class ImageFiles(Dataset):
             reasons = pool.map(partial(_why_broken, decoding=self.decoding), self.paths)
             return json.dumps({index: reason for index, reason in enumerate(reasons) if reason is not None})
 
-    def fingerprint(self, folder: Path) -> str:
-        """Digest of the class names, and of paths relative to `folder`, labels and bytes of the images."""
+    def fingerprint(self) -> str:
+        """Digest of the class names, and of the names, labels and bytes of the images, wherever they are stored."""
         key = ["fingerprint", *self.class_names, _sha256(list(map(str, self.labels)))]
-        return cached_text(key, self.paths, partial(self._digest, folder))
+        return cached_text(key, self.paths, self._digest)
 
-    def _digest(self, folder: Path) -> str:
+    def _digest(self) -> str:
+        folder = os.path.commonpath([Path(path).parent for path in self.paths]) if self.paths else ""
         parts = [self.paths[first : first + _FILES_PER_TASK] for first in range(0, len(self), _FILES_PER_TASK)]
         with reading_threads() as pool:
             digests = itertools.chain.from_iterable(pool.map(partial(_file_digests, folder), parts))
@@ -178,7 +179,7 @@ def _why_broken(path: Path | StoredImage, decoding: Decoding) -> str | None:
     return None
 
 
-def _file_digests(folder: Path, paths: Sequence[Path | StoredImage]) -> list[str]:
+def _file_digests(folder: str, paths: Sequence[Path | StoredImage]) -> list[str]:
     contents = (path.read() if isinstance(path, StoredImage) else read_regular(path) for path in paths)
     return [
         f"{Path(path).relative_to(folder).as_posix()}\0{hashlib.sha256(content).hexdigest()}"

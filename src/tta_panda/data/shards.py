@@ -81,9 +81,6 @@ class Shards(ImageSource):
                 return tuple(read_classes(file).values())
         return None
 
-    def domain(self, root: Path, corruption: str, severity: int) -> Path:
-        return self._shards(root, corruption)[0].parent
-
     def available(self, root: Path | None) -> tuple[str, ...]:
         root = self.required_root(root)
         folders = sorted({path.parent.name for path in root.glob("*/*.tar")}) if not self.domains else []

@@ -158,20 +158,15 @@ class ImageSource(DataSource):
         """Find the images without requiring labels."""
         return self.load(root, CLEAN, 0).paths
 
-    def domain(self, root: Path, corruption: str, severity: int) -> Path:
-        """Return the folder that the paths of a domain's images are relative to in its fingerprint."""
-        return root
-
     def fingerprint(
         self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
     ) -> str | None:
-        """Digest of the class names, and of the names and bytes of the images."""
+        """Digest of the class names, and of the names, labels and bytes of the images."""
         if root is None:
             return None
         try:
             files = self.load(root, corruption, severity)
-            used = files.without_broken() if skip_broken else files
-            return used.fingerprint(self.domain(self.required_root(root), corruption, severity))
+            return (files.without_broken() if skip_broken else files).fingerprint()
         except (DataError, OSError):  # raised again, and reported, when the data are loaded
             return None
 
