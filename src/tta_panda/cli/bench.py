@@ -23,7 +23,7 @@ EMBEDDED_LIMIT = 600
 def bench(
     *,
     corruption: Annotated[
-        str, INPUT(metavar="NAMES", help="Corruptions, clean, all (fifteen), or what is available.")
+        str, INPUT(metavar="NAMES", help="Corruptions or domains; clean, all, or what is available.")
     ] = "available",
     severity: Annotated[str, INPUT(metavar="N", help="Severity, 1 to 5; several as 1,3,5 or 1-5.")] = "5",
     seed: Annotated[str, INPUT(metavar="N", help="Random seed; several as 0,1,2 or 0-4.")] = "0",

@@ -276,13 +276,18 @@ def _imagenet_variant(name: str, about: str, images: int, classes: int, clean: t
     )
 
 
-def _domain_tree(name: str, about: str, folder: str, domains: tuple[str, ...], classes: int) -> ImageFolders:
+def _domain_tree(name: str, title: str, folder: str, domains: tuple[str, ...], classes: int) -> ImageFolders:
     """A data set of several domains, with the folders of DomainBed; class names are those of the folders."""
-    layout = f"{folder}/<{domains[0]}, ...>/<class>/*"
     return ImageFolders(
-        name=name, about=about, layout=layout, domains=domains, folder=folder, class_count=classes,
-        has_severities=False, decoding=AS_PUBLISHED,
-    )  # fmt: skip
+        name=name,
+        about=f"{title}: {classes} classes in {len(domains)} domains.",
+        layout=f"{folder}/<{domains[0]}, ...>/<class>/*",
+        domains=domains,
+        has_severities=False,
+        folder=folder,
+        class_count=classes,
+        decoding=AS_PUBLISHED,
+    )
 
 
 def _corrupted(name: str, about: str, folder: str, names: tuple[str, ...]) -> ImageFolders:
@@ -357,19 +362,15 @@ DOMAINS = ImageFolders(
     layout="<domain>/<class>/*",
     has_severities=False,
 )
-PACS = _domain_tree("pacs", "PACS: 7 classes.", "PACS", ("art_painting", "cartoon", "photo", "sketch"), 7)
-VLCS = _domain_tree("vlcs", "VLCS: 5 classes.", "VLCS", ("Caltech101", "LabelMe", "SUN09", "VOC2007"), 5)
-OFFICEHOME = _domain_tree(
-    "officehome", "OfficeHome: 65 classes.", "office_home", ("Art", "Clipart", "Product", "Real World"), 65
-)
+PACS = _domain_tree("pacs", "PACS", "PACS", ("art_painting", "cartoon", "photo", "sketch"), 7)
+VLCS = _domain_tree("vlcs", "VLCS", "VLCS", ("Caltech101", "LabelMe", "SUN09", "VOC2007"), 5)
+OFFICEHOME = _domain_tree("officehome", "OfficeHome", "office_home", ("Art", "Clipart", "Product", "Real World"), 65)
 TERRA = _domain_tree(
-    "terra", "Terra Incognita: 10 classes of animals in camera traps.", "terra_incognita",
+    "terra", "Terra Incognita, animals in camera traps", "terra_incognita",
     ("location_38", "location_43", "location_46", "location_100"), 10,
 )  # fmt: skip
 DOMAINNET = _domain_tree(
-    "domainnet", "DomainNet: 345 classes.", "domain_net",
+    "domainnet", "DomainNet", "domain_net",
     ("clipart", "infograph", "painting", "quickdraw", "real", "sketch"), 345,
 )  # fmt: skip
-VISDA = _domain_tree(
-    "visda", "VisDA-C: 12 classes, rendered (train) and photographed.", "VisDA-C", ("train", "validation"), 12
-)
+VISDA = _domain_tree("visda", "VisDA-C, rendered (train) and photographed", "VisDA-C", ("train", "validation"), 12)

@@ -16,7 +16,7 @@ import numpy as np
 
 from tta_panda.data import CLEAN
 from tta_panda.data.dataset import ImageFiles
-from tta_panda.data.listing import CLASS_LIST, read_classes, read_lines, shortened
+from tta_panda.data.listing import CLASS_LIST, found_in, read_classes, read_lines, shortened
 from tta_panda.data.source import Finding, ImageSource
 from tta_panda.errors import DataError
 from tta_panda.files import read_regular
@@ -40,7 +40,10 @@ class ImageLists(ImageSource):
         lists = self._lists(root)
         if corruption not in lists:
             self.check_is_clean(corruption)
-            raise DataError(f"There is no list of {corruption} in {root}; found {shortened(list(lists))}.")
+            raise DataError(
+                f"There is no list of {corruption} in {root}; found {shortened(list(lists))}. Add it, or name domains "
+                "with --corruption NAMES."
+            )
         contents = {name: self.read(path) for name, path in lists.items()}
         names = {label: name for _, own in contents.values() for label, name in own.items()}
         if sorted(names) != list(range(len(names))):
@@ -59,8 +62,8 @@ class ImageLists(ImageSource):
         if not found or (len(found) > 1 and self.domains == (CLEAN,)):
             raise DataError(
                 f"Expected {'one ' if self.domains == (CLEAN,) else ''}{self.lists} in {root}, found "
-                f"{shortened([path.name for path in found])}. Give the folder that holds {self.layout} with "
-                "--data-root PATH."
+                f"{shortened([path.name for path in found]) if found else found_in(root)}. Give the folder that holds "
+                f"{self.layout} with --data-root PATH."
             )
         if len(found) == 1 and self.domains in ((), (CLEAN,)):
             return {CLEAN: found[0]}
