@@ -7,6 +7,7 @@ names of numpy, for which there are stand-ins: with numpy's own, a malicious fil
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import reprlib
@@ -100,8 +101,16 @@ class Cifar(DataSource):
     def fingerprint(
         self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
     ) -> str | None:
-        """Settings of files made by `tta-panda data make`; None for published files, which the name identifies."""
-        if root is not None and corruption != CLEAN:
+        """Settings of files made by `tta-panda data make`; for data without a published checksum, a digest.
+
+        None for other published files, which the name identifies.
+        """
+        if root is not None and not self.archives:
+            with contextlib.suppress(DataError):  # raised again, and reported, when the data are loaded
+                data = self.load(root, corruption, severity)
+                content = data.images.tobytes() + data.labels.astype(np.int64).tobytes()
+                return hashlib.sha256(content).hexdigest()[:12]
+        elif root is not None and corruption != CLEAN:
             for folder in (expand(root), expand(root) / self.folder):
                 if note := read_note(folder / f"{corruption}.npy"):
                     textures = f", {note['textures']} textures" if "textures" in note else ""
