@@ -57,8 +57,12 @@ class ImageFolders(ImageSource):
         return self._load_classes(folder, folders, names)
 
     def _load_published(self, folder: Path) -> ImageFiles:
+        assert self.classes is not None and self.size is not None
         found = {path.name for path in class_folders(folder)}
-        classes, count = self._expected_classes()
+        classes = published_classes(self.classes)
+        if self.numbered:
+            classes = {str(number): name for number, name in enumerate(classes.values())}
+        count = min(self.size[1], len(classes))
         unknown, missing = sorted(found - classes.keys()), sorted(classes.keys() - found)
         if unknown or len(found) != count:
             problem = f"{len(found) - count} too many"
@@ -76,14 +80,6 @@ class ImageFolders(ImageSource):
         if not len(files):
             raise DataError(f"The class folders of {folder} hold no images; expected {self.layout}.")
         return files
-
-    def _expected_classes(self) -> tuple[dict[str, str], int]:
-        """Class names by allowed class folder, and the number of class folders in the data set."""
-        assert self.classes is not None and self.size is not None
-        classes = published_classes(self.classes)
-        if self.numbered:
-            classes = {str(number): name for number, name in enumerate(classes.values())}
-        return classes, min(self.size[1], len(classes))
 
     def _load_classes(self, folder: Path, classes: Sequence[Path], class_names: tuple[str, ...]) -> ImageFiles:
         """Find the images in the class folders of `folder`, sorted by class, and warn about skipped files."""
@@ -196,17 +192,9 @@ class ImageFolders(ImageSource):
         return "ok" if len(there) == 5 else "partial", f"severities {', '.join(map(str, there)) or 'none'}"
 
     def _check_classes(self, folder: Path) -> tuple[Status, str]:
-        """Count class folders and their images, without decoding any."""
+        """Count the images, without decoding any."""
         assert self.size is not None
-        there = {path.name: path for path in class_folders(folder)}
-        classes, count = self._expected_classes()
-        if others := sorted(there.keys() - classes.keys()):
-            return "damaged", f"folders that are not classes of {self.name}: {', '.join(others[:3])}"
-        if len(there) > count:
-            return "damaged", f"{len(there):,} class folders, expected {count:,}"
-        if len(there) < count:
-            return "partial", f"{len(there):,} of {count:,} class folders"
-        images, expected = len(find_images(there.values()).paths), self.size[0]
+        images, expected = len(self._load_published(folder)), self.size[0]
         return "ok" if images == expected else "partial", f"{images:,} of {expected:,} images"
 
 
