@@ -24,7 +24,9 @@ from tta_panda.data.order import Order
 from tta_panda.data.stream import arrange
 from tta_panda.errors import DataError, InvalidInputError, TtaPandaError
 from tta_panda.evaluation.loop import SlidingWindow
+from tta_panda.evaluation.plan import Sources
 from tta_panda.evaluation.record import Measurement, RunRecord
+from tta_panda.evaluation.run import count_encoded
 from tta_panda.evaluation.store import RunStore
 from tta_panda.experiments.setup import Setup
 from tta_panda.reporting.cells import ACCURACY, BIAS
@@ -353,6 +355,8 @@ def test_windows_are_recorded(mini_classifier, images, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*command, "--batch-size", "1", "--window", "3"])
     assert result.exit_code == 0, result.output
     assert {(row["samples"], row["window"]) for row in json.loads(result.stdout)["rows"]} == {(6, 3)}
+    counted = plan(["clip", "vte"], batch_size=1, window=3, limit=6)
+    assert count_encoded(counted, Sources("mini"))[0] == 6 * (3 + 3 * counted[1].method.options["views"])
     refused = CliRunner().invoke(app, [*command, "--window", "3"])
     assert "batches of 100: add --batch-size 1" in str(refused.exception)
     with pytest.raises(InvalidInputError, match="batches of one image, got 2"):

@@ -233,8 +233,8 @@ GRADIENT = 3
 def count_encoded(task: Sequence[RunConfig], sources: Sources) -> tuple[int, int]:
     """Count the images and texts that runs on one stream encode; those with a gradient count three times.
 
-    Methods of a task share the passes over images, so only the costliest one counts. Neither the model nor published
-    data have to be available.
+    Without a window, methods of a task share the passes over images, so only the costliest one counts. Neither the
+    model nor published data have to be available.
     """
     stream = task[0].stream
     in_domain, classes = data_size(stream, sources)
@@ -248,7 +248,8 @@ def count_encoded(task: Sequence[RunConfig], sources: Sources) -> tuple[int, int
             classes,
             count_prompts(sources.templates or stream.templates),
         )
-        images = max(images, passes.images + GRADIENT * passes.images_with_gradient)
+        own = passes.images + GRADIENT * passes.images_with_gradient
+        images = images + own if stream.window else max(images, own)
         texts += passes.texts + GRADIENT * passes.texts_with_gradient
     return round(batches * images), round(batches * texts)
 
