@@ -98,7 +98,7 @@ def test_wrong_domains_are_explained(tmp_path: Path) -> None:
     assert dataset.class_names == ("Back_Pack", "bike") and len(dataset) == 1  # a domain may lack a class
     statuses = {finding.item: finding.status for finding in check_data(tmp_path)}
     assert statuses["photo"] == "partial" and statuses["cartoon"] == "missing"
-    with pytest.raises(DataError, match=r"There is no .*cartoon.*found photo, sketch"):
+    with pytest.raises(DataError, match=r"There is no .*cartoon.*found photo, sketch.*--corruption NAMES"):
         load_data("pacs", "cartoon", root=tmp_path)
     source = DATASETS.get("pacs")
     with pytest.raises(UnknownNameError, match="domain 'fog'"):
@@ -152,6 +152,8 @@ def test_other_corruptions_of_imagenet(
         assert set(DATASETS.get(name).expand(["all"], tmp_path)) == set(DATASETS.get(name).domains) - {"clean"}
         with pytest.raises(UnknownNameError):
             DATASETS.get(name).expand(["fog"], tmp_path)
+        with pytest.raises(DataError, match=r"found severities 3 of .*\. Unpack it there"):
+            load_data(name, corruption, 4, root=tmp_path)
 
 
 def test_cifar_10_2_and_c_bar(tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ class ImageFolders(ImageSource):
             root = self._tree(root)
             if not (root / corruption).is_dir():
                 raise DataError(
-                    f"There is no {root / corruption}. Expected {self.layout or '<domain>/<class>/*'} in {root}; found "
-                    f"{found_in(root)}."
+                    f"There is no {root / corruption}; expected {self.layout}, found {found_in(root)}. Give another "
+                    "folder with --data-root PATH, or name other domains with --corruption NAMES."
                 )
             return root / corruption
         if corruption == CLEAN:
@@ -121,10 +121,15 @@ class ImageFolders(ImageSource):
             if (folder / str(severity)).is_dir():
                 return folder / str(severity)
         found = f"severities {found_in(folders[0])} of {corruption}" if folders else found_in(root)
+        advice = "Unpack it there, or name other corruptions with --corruption NAMES."
+        if corruption in ALL_CORRUPTIONS:
+            advice = (
+                f"Make it from clean images with: tta-panda corrupt CLEAN {root} --corruption {corruption} --severity "
+                f"{severity}"
+            )
         raise DataError(
             f"There is no {root / corruption / str(severity)}. Expected <corruption>/<severity>/<class>/*.jpg in "
-            f"{root}; found {found}. Make it from clean images with: tta-panda corrupt CLEAN {root} --corruption "
-            f"{corruption} --severity {severity}"
+            f"{root}; found {found}. {advice}"
         )
 
     def available(self, root: Path | None) -> tuple[str, ...]:
