@@ -341,6 +341,7 @@ def test_shards_of_ccc(tmp_path: Path) -> None:
     [
         (lambda root: (root / "001.tar").unlink(), r"1 of 3 shards are not in .*: 001\.tar; found 000\.tar"),
         (lambda root: (root / "classes.txt").unlink(), "There are no class names for"),
+        (lambda root: (root / "classes.txt").write_text("crane\ncrane\n"), r"classes\.txt names classes twice: crane"),
         (lambda root: (root / "001.tar").write_bytes((root / "001.tar").read_bytes()[:3000]), "001.tar cannot be read"),
         (lambda root: (root / "001.tar").write_bytes(b"no tar"), "001.tar cannot be read as a shard .*no tar file"),
         (lambda root: write_shard(root / "001.tar", {"1": {"png": encoded(0)}}), "1 of the 9 images have no label"),
@@ -364,7 +365,7 @@ def test_damaged_shards_are_explained(damage: Callable[[Path], object], message:
 
 
 def test_shards_without_images_are_explained(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no shards"):
+    with pytest.raises(DataError, match="There are no shards of clean in"):
         load_data(f"wds:{tmp_path}")
     write_shard(tmp_path / "0.tar", {"1": {"txt": b"hello"}})
     with pytest.raises(DataError, match=r"There are no images in 0\.tar"):

@@ -138,6 +138,7 @@ def test_splits_of_coop_are_loaded_checked_and_run(tmp_path: Path) -> None:
         ("{}", "is not a split of CoOp"),
         ('{"test": []}', "names no test images"),
         ('{"test": [["a.png", 1, "cat"]]}', "labels are missing"),
+        ('{"test": [["a.png", 0, "cat"], ["b.png", 0, "dog"]]}', "a label has several class names"),
         ('{"test": [["a.png", 0.5, "cat"]]}', "found the row"),
         ('{"test": [["a.png", 1e400, "cat"]]}', "found the row"),
         (json.dumps({"test": [["a" * 300, 0, "cat"]]}), "1 of the 1 images"),

@@ -114,7 +114,13 @@ def read_lines(path: Path) -> list[str]:
 
 def read_classes(path: Path) -> dict[str, str]:
     """Read class names by folder, in label order."""
-    return parse_classes(read_lines(path))
+    lines = read_lines(path)
+    classes = parse_classes(lines)
+    if len(classes) < len(lines):  # the labels of later lines would shift
+        counts = Counter(line.partition("\t")[0] for line in lines)
+        repeated = shortened([name for name, count in counts.items() if count > 1])
+        raise DataError(f"{path} names classes twice: {repeated}. Give every class a name of its own.")
+    return classes
 
 
 def parse_classes(lines: Iterable[str]) -> dict[str, str]:

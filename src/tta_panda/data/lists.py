@@ -103,7 +103,10 @@ def read_split(path: Path) -> tuple[list[Row], Names]:
         content = json.loads(read_regular(path))
         parts: dict[str, list[Any]] = {name: content[name] for name in ("train", "val", "test") if name in content}
         rows = {name: [_checked_row(row) for row in part] for name, part in parts.items()}
-        names = {label: name for part in rows.values() for _, label, name in part}
+        pairs = {(label, name) for part in rows.values() for _, label, name in part}
+        names = dict(pairs)
+        if len(names) < len(pairs):
+            raise ValueError("a label has several class names")
         if not rows["test"] or sorted(names) != list(range(len(names))):
             raise ValueError("it names no test images, or labels are missing")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

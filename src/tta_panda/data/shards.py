@@ -5,7 +5,6 @@ Shards are read once to find where their images are. Images are then read from t
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import tarfile
@@ -87,19 +86,24 @@ class Shards(ImageSource):
         return tuple(folders) or (CLEAN,)
 
     def _shards(self, root: Path, corruption: str) -> list[Path]:
-        """The shards of a domain, those with numbers as names in their order."""
-        paths = (
-            [root] if root.suffix == ".tar" else [*(root if corruption == CLEAN else root / corruption).glob("*.tar")]
-        )
-        paths = list(itertools.chain.from_iterable(map(expand_braces, paths)))
+        """The shards of a domain, in the order of the pattern or of their numbers."""
+        if root.suffix == ".tar":
+            paths = expand_braces(root)
+        else:
+            folder = root if corruption == CLEAN else root / corruption
+            paths = sorted(folder.glob("*.tar"), key=lambda path: (len(path.name), path.name))
         if missing := [path.name for path in paths if not path.is_file()]:
             raise DataError(
                 f"{len(missing)} of {len(paths)} shards are not in {paths[0].parent}: {shortened(missing)}; found "
-                f"{found_in(paths[0].parent) if paths[0].parent.is_dir() else 'no such folder'}."
+                f"{found_in(paths[0].parent) if paths[0].parent.is_dir() else 'no such folder'}. Fetch them, or name "
+                "those that exist."
             )
         if not paths:
-            raise DataError(f"{root} holds no shards; expected {self.layout}, found {found_in(root)}.")
-        return sorted(paths, key=lambda path: (len(path.name), path.name))
+            raise DataError(
+                f"There are no shards of {corruption} in {root}; expected {self.layout}, found {found_in(root)}. Give "
+                f"the folder that holds them, as in --data {self.name}:FOLDER."
+            )
+        return paths
 
     def required_root(self, root: Path | None) -> Path:
         root = super(ImageSource, self).required_root(root)
