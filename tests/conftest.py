@@ -48,6 +48,8 @@ TINY_OPTIONS = {
     "memo": {"views": 2},
     "rotta": {"capacity": 8},
     "cliptta": {"steps": 2},
+    "clipartt": {"steps": 2},
+    "watt": {"rounds": 1, "steps": 1},
 }
 """What suits the tiny model: it has two blocks, and is so unsure that filters would let nothing pass."""
 
