@@ -29,6 +29,9 @@ def bench(
     seed: Annotated[str, INPUT(metavar="N", help="Random seed; several as 0,1,2 or 0-4.")] = "0",
     batch_size: Annotated[int, INPUT(metavar="N", help="Images per batch.")] = 100,
     order: Annotated[str, INPUT(metavar="ORDER", help="Order of domains and images; see above.")] = "shuffled",
+    unknown_classes: Annotated[
+        str | None, INPUT(metavar="NAMES", help="Classes whose images are in the stream, unknown to the methods.")
+    ] = None,
     method: Annotated[str, METHOD(metavar="NAMES", help="Methods: all, or see tta-panda ls methods.")] = "all",
     preset: PresetOption = None,
     output: Annotated[
@@ -67,7 +70,8 @@ def bench(
 
     with runs.note_records_on_interrupt(output):
         chosen = None if preset is None else get_preset(preset)
-        stream, sources, values = run.resolve(chosen, order=order, batch_size=batch_size)
+        unknown = tuple(split_commas(unknown_classes)) if unknown_classes else ()
+        stream, sources, values = run.resolve(chosen, order=order, batch_size=batch_size, unknown_classes=unknown)
         if run.limit is None and find_source(stream.data).embedded:
             stream = replace(stream, limit=EMBEDDED_LIMIT)
         methods = plan_methods(runs.plain_and_debiased(method), run.parsed_settings(), values, run.protocol)

@@ -46,7 +46,9 @@ def evaluate(
         data: batches (images, labels) from a `Stream`, a `torch.utils.data.DataLoader` or a list; or a data set of
             pairs (image, label), such as torchvision's, which is read in its order. Items may be dictionaries, as in
             Hugging Face's `datasets`, with `image` (or `img`, `pixel_values`) and `label` (or `labels`). If batches are
-            (images, labels, domains), with a domain name for each image, every domain is also measured by itself.
+            (images, labels, domains), with a domain name for each image, every domain is also measured by itself. Images
+            of none of the classes have the label -1: the method adapts to them, and `auroc` measures how well their
+            logits tell them from the others, which alone count for accuracy and all else.
         batch_size: images in a batch, if `data` consists of single images.
         reset: start from a fresh state. False continues from the method's current one.
         cache: folder with a cache of encoder passes, used by all frozen methods on the same batches. Images and
@@ -103,6 +105,8 @@ class Evaluation:
     def measure(self, scores: Scores, parts: Mapping[Part, Counts]) -> None:
         """Add the scores of a batch; `parts` has the indices of its images that belong to each part of the stream."""
         strengths = {"beta": self.method.beta, "gamma": self.method.gamma}
+        if self.method.p_values is not None:
+            scores = scores._replace(p_values=self.method.p_values.cpu().double().numpy())
         self.metrics.update(scores, strengths)
         for part, indices in parts.items():
             self.parts[part].update(scores.select(indices), strengths)
@@ -114,20 +118,21 @@ class Evaluation:
 
     def result(self) -> EvaluationResult:
         if not self.metrics.samples:
-            raise DataError("The stream holds no images, so there is nothing to measure.")
+            raise DataError("The stream holds no images of the classes, so there is nothing to measure.")
         restarts, skipped_steps = self._counters_before
         passes = self.passes
+        parts = {part: Measurement.of(each, with_lists=part[0] == "domain") for part, each in self.parts.items() if each.samples}
         return EvaluationResult(
             **dict(Measurement.of(self.metrics)),
             class_names=list(self.method.classifier.class_names),
-            domains={name: Measurement.of(part) for (kind, name), part in self.parts.items() if kind == "domain"},
-            tenths=[Measurement.of(part, by_class=False) for (kind, _), part in self.parts.items() if kind == "tenth"],
+            domains={name: part for (kind, name), part in parts.items() if kind == "domain"},
+            tenths=[part for (kind, _), part in parts.items() if kind == "tenth"],
             explanation=self.method.explain(),
             restarts=self.method.restarts - restarts,
             skipped_steps=self.method.skipped_steps - skipped_steps,
             passes={kind: getattr(passes, kind) / max(1, passes.batches) for kind in get_args(Encoded)},
             seconds=round(self.seconds, 4),
-            images_per_second=round(self.metrics.samples / max(self.seconds, 1e-9), 2),
+            images_per_second=round((self.metrics.samples + self.metrics.unknown) / max(self.seconds, 1e-9), 2),
             peak_memory=self.peak_memory,
         )
 

@@ -1,0 +1,64 @@
+"""Table of unknown classes: how well their images are told from others, and how many of each are rejected."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tta_panda.data import CLEAN
+from tta_panda.evaluation.record import Measurement, RunRecord
+from tta_panda.reporting.cells import AUROC, FALSE_POSITIVES, Cell, Results, S, combined
+from tta_panda.reporting.tables import Column, Row, Table
+
+CLEAN_REJECTED = 10
+"""Percentage of known clean images that the threshold on energies rejects."""
+
+LARGEST_P = 0.5
+"""The threshold on p-values: images with a larger one are rejected."""
+
+_NOTE = (
+    "The last columns are percentages of rejected images: known clean ones; known and unknown ones, mean over "
+    f"corruptions; and known ones on the worst corruption. *Energy*: a threshold that rejects {CLEAN_REJECTED} % of the "
+    f"known clean images. *p*: images with p > {LARGEST_P:g}, for methods that draw negatives."
+)
+
+
+def rejection_table(results: Results[S], rows: Mapping[str, S], corruptions: Sequence[str]) -> Table:
+    """Make a table with a row per series of runs; some columns need runs on clean images."""
+    columns = [Column.of(AUROC, "AUROC clean"), Column.of(AUROC, AUROC.short)]
+    columns.append(Column.of(FALSE_POSITIVES, FALSE_POSITIVES.short))
+    columns += [Column(f"{way}: {what}", 0) for way in ("energy", "p") for what in ("clean", "known", "worst", "unknown")]
+    filled = []
+    for label, series in rows.items():
+        cells = [results.cell(series, AUROC, CLEAN)]
+        cells += [results.mean(series, metric, corruptions) for metric in (AUROC, FALSE_POSITIVES)]
+        for by_energy in (True, False):
+            known = [_rejected(results, series, name, "known", by_energy) for name in corruptions]
+            unknown = [_rejected(results, series, name, "unknown", by_energy) for name in corruptions]
+            cells.append(_rejected(results, series, CLEAN, "known", by_energy))
+            cells += [combined(known, statistics.fmean), combined(known, max), combined(unknown, statistics.fmean)]
+        filled.append(Row(label, cells))
+    title = f"Unknown classes, mean of {len(corruptions)} corruptions"
+    return Table(title, "method", columns, filled, _NOTE, name="unknown")
+
+
+def _rejected(results: Results[S], series: S, corruption: str, kind: str, by_energy: bool) -> Cell:
+    """Percentage of the known or unknown images of a stream that is rejected."""
+    clean = {record.config.stream.seed: record for record in results.records(series, CLEAN)}
+    measured = [record.by_corruption[corruption] for record in results.records(series, corruption)]
+    if by_energy and not clean:
+        return results.empty(series, [CLEAN])
+    if not by_energy and not all(each.known_p_values for each in measured):
+        return Cell(why_empty="no negatives")
+
+    def share(record: RunRecord, measured: Measurement) -> float:
+        if by_energy:
+            energies = getattr(measured, f"{kind}_energies")
+            rejected = np.less(energies, clean[record.config.stream.seed].known_energies[CLEAN_REJECTED])
+        else:
+            rejected = np.greater(getattr(measured, f"{kind}_p_values"), LARGEST_P)
+        return 100 * float(rejected.mean())  # the values are percentiles, so this is exact to a percent
+
+    return results.measured(series, corruption, share)
