@@ -70,7 +70,7 @@ def bench(
 
     with runs.note_records_on_interrupt(output):
         chosen = None if preset is None else get_preset(preset)
-        unknown = tuple(split_commas(unknown_classes)) if unknown_classes else ()
+        unknown = ",".join(split_commas(unknown_classes)) if unknown_classes is not None else None
         stream, sources, values = run.resolve(chosen, order=order, batch_size=batch_size, unknown_classes=unknown)
         if run.limit is None and find_source(stream.data).embedded:
             stream = replace(stream, limit=EMBEDDED_LIMIT)

@@ -33,7 +33,6 @@ _TITLES = {
     "severity": "severity {}",
     "batch_size": "batches of {}",
     "limit": "{} images",
-    "unknown_classes": "unknown classes {}",
 }
 """How titles show a field; by default, its name and value."""
 
@@ -62,8 +61,8 @@ class StreamConfig:
     ignore_orientation: bool = False
     image_list: str | None = None
     """Digest of the list of images that the run was restricted to."""
-    unknown_classes: tuple[str, ...] = ()
-    """Classes of the data whose images are in the stream, but which methods do not know."""
+    unknown_classes: str | None = None
+    """Classes of the data whose images are in the stream, but which methods do not know, separated by commas."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
@@ -78,6 +77,11 @@ class StreamConfig:
         from tta_panda.data.corruptions import CORRUPTIONS
 
         return CORRUPTIONS if self.corruption == ALL else tuple(self.corruption.split(","))
+
+    @property
+    def unknown(self) -> list[str]:
+        """The unknown classes."""
+        return self.unknown_classes.split(",") if self.unknown_classes else []
 
     @property
     def parsed_order(self) -> Order:
@@ -104,7 +108,7 @@ class StreamConfig:
             is_missing = name in DIGESTS and value is None
             if (name in also or is_changed or name == "batch_size") and not is_missing and name not in omit:
                 form = _TITLES.get(name, f"{name.replace('_', ' ')} {{}}")
-                parts.append(form.format("all" if value is None else ", ".join(value) if isinstance(value, tuple) else value))
+                parts.append(form.format("all" if value is None else value))
         return ", ".join(parts)
 
 

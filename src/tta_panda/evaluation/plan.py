@@ -160,9 +160,9 @@ def data_size(stream: StreamConfig, sources: Sources) -> tuple[int, int]:
     source = find_source(stream.data)
     if source.size is None:
         corruption, severity = stream.visits[0]
-        chosen: dict[str, Any] = {"limit": stream.limit, "unknown_classes": stream.unknown_classes}
+        chosen: dict[str, Any] = {"limit": stream.limit, "unknown_classes": stream.unknown}
         data = load_data(stream.data, corruption, severity, root=sources.data_root, **chosen)
         return len(data), len(data.class_names)
     there, classes = source.size
-    images, classes = stream.limit or there, classes - len(stream.unknown_classes)
+    images, classes = stream.limit or there, classes - len(stream.unknown)
     return images if source.embedded else min(images, there), classes
