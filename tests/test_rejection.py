@@ -138,8 +138,8 @@ def test_records_and_bench_have_unknown_classes(tmp_path, undrawn):
     [record] = run(plan(["clip+panda"], unknown_classes=",".join(UNKNOWN[:2])), tmp_path / "runs")
     assert "unknown classes yin yang,cat face" in record.config.stream.title() and len(record.class_names) == 8
     options = ["--data", "glyphs-val-c", "--corruption", "clean,fog", "--limit", "40", "--method", "clip"]
-    command = ["bench", *options, "--unknown-classes", ",".join(UNKNOWN), "-o", str(tmp_path / "bench"), "--device", "cpu"]
-    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    options += ["--unknown-classes", ",".join(UNKNOWN), "-o", str(tmp_path / "bench"), "--device", "cpu"]
+    result = CliRunner().invoke(app, ["bench", *options], catch_exceptions=False)
     assert result.exit_code == 0 and "AUROC" in result.output
     assert "no negatives" in (tmp_path / "bench" / "tables" / "comparison-unknown.md").read_text()
 

@@ -88,8 +88,8 @@ def _checked(images: Any, labels: Any, domains: Any, classes: int) -> LabelledBa
         )
     if len(labels) and not UNKNOWN <= int(labels.min()) <= int(labels.max()) < classes:
         raise InvalidInputError(
-            f"Labels must lie in 0..{classes - 1} for {classes} classes, or be {UNKNOWN} for images of none of them, got "
-            f"{int(labels.min())}..{int(labels.max())}."
+            f"Labels must lie in 0..{classes - 1} for {classes} classes, or be {UNKNOWN} for images of none of them; "
+            f"got {int(labels.min())}..{int(labels.max())}."
         )
     domains = [None] * len(images) if domains is None else list(domains)
     if len(domains) != len(images):

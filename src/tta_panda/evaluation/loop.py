@@ -46,9 +46,9 @@ def evaluate(
         data: batches (images, labels) from a `Stream`, a `torch.utils.data.DataLoader` or a list; or a data set of
             pairs (image, label), such as torchvision's, which is read in its order. Items may be dictionaries, as in
             Hugging Face's `datasets`, with `image` (or `img`, `pixel_values`) and `label` (or `labels`). If batches are
-            (images, labels, domains), with a domain name for each image, every domain is also measured by itself. Images
-            of none of the classes have the label -1: the method adapts to them, and `auroc` measures how well their
-            logits tell them from the others, which alone count for accuracy and all else.
+            (images, labels, domains), with a domain name for each image, every domain is also measured by itself.
+            Images with the label -1 show none of the classes. The method adapts to them, and `auroc` measures how well
+            its logits tell them from the others; all other metrics omit them.
         batch_size: images in a batch, if `data` consists of single images.
         reset: start from a fresh state. False continues from the method's current one.
         cache: folder with a cache of encoder passes, used by all frozen methods on the same batches. Images and
@@ -121,7 +121,11 @@ class Evaluation:
             raise DataError("The stream holds no images of the classes, so there is nothing to measure.")
         restarts, skipped_steps = self._counters_before
         passes = self.passes
-        parts = {part: Measurement.of(each, with_lists=part[0] == "domain") for part, each in self.parts.items() if each.samples}
+        parts = {
+            (kind, name): Measurement.of(part, with_lists=kind == "domain")
+            for (kind, name), part in self.parts.items()
+            if part.samples
+        }
         return EvaluationResult(
             **dict(Measurement.of(self.metrics)),
             class_names=list(self.method.classifier.class_names),

@@ -130,9 +130,7 @@ class EvaluationResult(Measurement):
 
     def _numbers(self, measured: Measurement) -> dict[str, Any]:
         """The metrics of a domain, and the values that are known only for the whole stream."""
-        whole = self.model_dump(
-            exclude={"config", "domains", "passes", "tenths", "class_names", "explanation", *LISTS}
-        )
+        whole = self.model_dump(exclude={"config", "domains", "passes", "tenths", "class_names", "explanation", *LISTS})
         own = measured.model_dump(include=Measurement.model_fields.keys() - LISTS)
         return {**whole, **own, **{str(kind): number for kind, number in self.passes.items()}}
 

@@ -428,7 +428,8 @@ def _unknown_rows(setup: Setup) -> dict[str, list[Series]]:
 )
 def _unknown(results: ExperimentResults) -> Section:
     rows = {series.label: series for series in results.series}
-    return Section([rejection_table(results, rows, results.corruptions)], notes=results.quick_notes())
+    table = replace(rejection_table(results, rows, results.corruptions), name="")
+    return Section([table], notes=results.quick_notes())
 
 
 # Beyond the paper: published numbers

@@ -14,8 +14,8 @@ RECENT = 100
 class NegativeEnergies(Stateful):
     """Energies of the latest negatives of a stream, as a null distribution for those of images.
 
-    The energy of an image is the logarithm of the sum of its exponentiated logits. It is low if the image resembles none
-    of the classes.
+    The energy of an image is the logarithm of the sum of its exponentiated logits. It is low if the image resembles
+    none of the classes.
     """
 
     def __init__(self) -> None:

@@ -110,7 +110,7 @@ class Summary:
             lines.append(f"{method} changed {self.changed:,} of {images} ({self.changed / read:.1%}){reason}.")
         if self.compared:
             lines.append(
-                f"{self.rejected:,} of {self.compared:,} images rejected ({self.rejected / self.compared:.1%}), which may "
+                f"{self.rejected:,} of {self.compared:,} images rejected ({self.rejected / self.compared:.1%}): they may "
                 "show none of the classes."
             )
         if self.labelled:

@@ -19,9 +19,9 @@ LARGEST_P = 0.5
 """The threshold on p-values: images with a larger one are rejected."""
 
 _NOTE = (
-    "The last columns are percentages of rejected images: known clean ones; known and unknown ones, mean over "
-    f"corruptions; and known ones on the worst corruption. *Energy*: a threshold that rejects {CLEAN_REJECTED} % of the "
-    f"known clean images. *p*: images with p > {LARGEST_P:g}, for methods that draw negatives."
+    "The last columns are percentages of rejected images: known clean ones; known ones on average over corruptions, and "
+    f"on the worst; unknown ones on average. Energy: the threshold rejects {CLEAN_REJECTED} % of the known clean images. "
+    f"p: images with p > {LARGEST_P:g} are rejected, by methods that draw negatives."
 )
 
 
@@ -29,7 +29,8 @@ def rejection_table(results: Results[S], rows: Mapping[str, S], corruptions: Seq
     """Make a table with a row per series of runs; some columns need runs on clean images."""
     columns = [Column.of(AUROC, "AUROC clean"), Column.of(AUROC, AUROC.short)]
     columns.append(Column.of(FALSE_POSITIVES, FALSE_POSITIVES.short))
-    columns += [Column(f"{way}: {what}", 0) for way in ("energy", "p") for what in ("clean", "known", "worst", "unknown")]
+    kinds = ("clean", "known", "worst", "unknown")
+    columns += [Column(f"{way}: {kind}", 0) for way in ("energy", "p") for kind in kinds]
     filled = []
     for label, series in rows.items():
         cells = [results.cell(series, AUROC, CLEAN)]
