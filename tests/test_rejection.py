@@ -165,7 +165,7 @@ def test_rejected_pictures(mini, foggy, tmp_path):
     assert [each.rejected for each in predictions] == [each.p_value > 0.2 for each in predictions]
     rejected = sum(each.rejected for each in predictions)
     assert 0 < rejected < 60 and predictions.summary["rejected"] == rejected
-    assert f"{rejected} of 60 images rejected" in predictions.explanation
+    assert f"{rejected} of 60 images ({rejected / 60:.1%}) rejected" in predictions.explanation
     method.reset()
     kept = tta_panda.predict(foggy, method=method, progress=False)
     assert [each.p_value for each in kept] == [each.p_value for each in predictions]

@@ -109,10 +109,8 @@ class Summary:
             reason = "" if self.changed else f": {self._why_unchanged(method)}"
             lines.append(f"{method} changed {self.changed:,} of {images} ({self.changed / read:.1%}){reason}.")
         if self.compared:
-            lines.append(
-                f"{self.rejected:,} of {self.compared:,} images rejected ({self.rejected / self.compared:.1%}): they may "
-                "show none of the classes."
-            )
+            share = f"{self.rejected:,} of {self.compared:,} images ({self.rejected / self.compared:.1%})"
+            lines.append(f"{share} rejected: they may show none of the classes.")
         if self.labelled:
             facts = self.facts()
             low, high = facts["gain_interval"]

@@ -19,9 +19,9 @@ LARGEST_P = 0.5
 """The threshold on p-values: images with a larger one are rejected."""
 
 _NOTE = (
-    "The last columns are percentages of rejected images: known clean ones; known ones on average over corruptions, and "
-    f"on the worst; unknown ones on average. Energy: the threshold rejects {CLEAN_REJECTED} % of the known clean images. "
-    f"p: images with p > {LARGEST_P:g} are rejected, by methods that draw negatives."
+    "The last columns are percentages of rejected images: known clean ones; known ones on average over corruptions, "
+    f"and on the worst; unknown ones on average. Energy: the threshold rejects {CLEAN_REJECTED} % of the known clean "
+    f"images. p: images with p > {LARGEST_P:g} are rejected, by methods that draw negatives."
 )
 
 
