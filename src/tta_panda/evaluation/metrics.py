@@ -62,9 +62,9 @@ class Scores(NamedTuple):
         ranks = (log_probabilities.numpy() > -losses[..., None]).sum(axis=-1)  # (R, B)
         bins = np.minimum(np.ceil(confidences * CALIBRATION_BINS), CALIBRATION_BINS).astype(np.int64) - 1  # (low, high]
         overconfidence = confidences - (predictions == truth)
-        columns = zip(predictions, ranks, probabilities, losses, bins, overconfidence, energies, strict=True)
-        without = np.full(len(truth), np.nan)
-        return [cls(truth, *each, without) for each in columns]
+        p_values = np.full_like(energies, np.nan)
+        columns = zip(predictions, ranks, probabilities, losses, bins, overconfidence, energies, p_values, strict=True)
+        return [cls(truth, *each) for each in columns]
 
     def select(self, indices: Counts) -> Scores:
         """Select the scores of some images; without a copy if these are all."""
