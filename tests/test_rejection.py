@@ -192,3 +192,12 @@ def test_predict_writes_p_values(tmp_path, images, foggy):
     assert "rejected: none of the classes" in page.read_text()
     without = CliRunner().invoke(app, [*command, "--method", "clip"], catch_exceptions=False)
     assert {row["p_value"] + row["rejected"] for row in csv.DictReader(without.stdout.splitlines())} == {""}
+
+
+@pytest.mark.parametrize("options", [["--corruption", "clean"], ["--order", "label_shift:0", "--corruption", "fog"]])
+def test_bench_says_what_it_cannot_measure(options, tmp_path, undrawn):
+    options = ["--data", "glyphs-val-c", "--limit", "10", "--method", "clip", "--device", "cpu", *options]
+    options += ["--unknown-classes", "gear", "-o", str(tmp_path)]
+    assert CliRunner().invoke(app, ["bench", *options], catch_exceptions=False).exit_code == 0
+    table = (tmp_path / "tables" / "comparison-unknown.md").read_text()
+    assert "none unknown" in table if "--order" in options else "0." in table

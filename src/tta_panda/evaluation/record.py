@@ -83,9 +83,8 @@ class Measurement(BaseModel):
         measured |= {"mean_beta": metrics.mean_strength("beta"), "mean_gamma": metrics.mean_strength("gamma")}
         measured["unknown"] = metrics.unknown
         if with_lists:
-            lists = (metrics.predicted, metrics.labels, metrics.mean_probabilities)
-            measured |= zip(LISTS, (each.tolist() for each in lists), strict=False)
-            measured |= metrics.detected()
+            measured |= {"predicted_counts": metrics.predicted.tolist(), "label_counts": metrics.labels.tolist()}
+            measured |= {"mean_probabilities": metrics.mean_probabilities.tolist(), **metrics.detected()}
         return Measurement(**measured)
 
 

@@ -214,30 +214,29 @@ class Features(Stateful):
             return Correction()
         if active.source is not None and encoded.offset is None:
             raise InvalidInputError("This batch was encoded without negatives; encode it with the method that uses it.")
-        text, directions = self.classifier.class_embeddings, self.classifier.directions
-        if class_embeddings is not None and class_embeddings is not text:
-            text = class_embeddings.detach()
-            directions = count_directions(text)
-        correction = active.fixed
+        own, correction = self.classifier.class_embeddings, active.fixed
+        text = own if class_embeddings is None or class_embeddings is own else class_embeddings.detach()
         if correction is None:
             scale, features = self.classifier.logit_scale, encoded.features.detach()
+            directions = self.classifier.directions if text is own else count_directions(text)
             offset = None if encoded.offset is None else encoded.offset.detach() @ text.T
             similarities = features @ text.T + self.classifier.bias / scale
             correction = active.decide(Evidence(features, similarities, offset, scale, directions, encoded.images))
-        self._compare_with_negatives(encoded.corrected(correction), text)
+        if encoded.negatives is not None:
+            self._compare_with_negatives(encoded.corrected(correction), encoded.negatives, text)
         return correction
 
     @torch.no_grad()
-    def _compare_with_negatives(self, encoded: Encoded, text: Tensor) -> None:
-        """Compute the p-values of a corrected batch; negatives have the mean correction of its images."""
-        if encoded.negatives is None:
-            return
-        logits = self.classifier.logits(encoded.debiased, text)
+    def _compare_with_negatives(self, encoded: Encoded, negatives: Tensor, text: Tensor) -> None:
+        """Compute the p-values of a corrected batch; its negatives (M, D) get the mean correction of its images."""
         shift = 0.0 if encoded.shift is None else encoded.shift.mean(dim=0)
-        of_negatives = self.classifier.logits(encoded.negatives - shift, text)
+        logits = self.classifier.logits(torch.cat([encoded.debiased, negatives - shift]), text)
         if encoded.bias is not None:
-            logits, of_negatives = logits + encoded.bias, of_negatives + encoded.bias.mean(dim=0)
-        self.p_values = self.null.p_values(logits.logsumexp(dim=1), of_negatives.logsumexp(dim=1))
+            mean = encoded.bias.mean(dim=0).expand(len(negatives), -1)
+            logits = logits + torch.cat([encoded.bias, mean])
+        energies = logits.logsumexp(dim=1).cpu()
+        size = len(encoded.features)
+        self.p_values = self.null.p_values(energies[:size], energies[size:])
 
     @torch.no_grad()
     def encode_views(

@@ -110,7 +110,7 @@ class Comparison(Results[MethodConfig]):
         tables += [corruption_table(self, metric) for metric in (ACCURACY, BIAS)]
         if self.setting.unknown_classes:
             rows = {self.label(method): method for method in self.methods}
-            tables.append(rejection_table(self, rows, self.corruptions))
+            tables.append(rejection_table(self, rows, self.corruptions or [CLEAN]))
         return [*tables, calibration_table(self), passes_table(self)]
 
     def section(self, name: str) -> Section:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tta_panda.data import CLEAN
 from tta_panda.evaluation.record import Measurement, RunRecord
-from tta_panda.reporting.cells import AUROC, FALSE_POSITIVES, Cell, Results, S, combined
+from tta_panda.reporting.cells import AUROC, FALSE_POSITIVES, Cell, Metric, Results, S, combined
 from tta_panda.reporting.tables import Column, Row, Table
 
 CLEAN_REJECTED = 10
@@ -33,22 +33,33 @@ def rejection_table(results: Results[S], rows: Mapping[str, S], corruptions: Seq
     columns += [Column(f"{way}: {kind}", 0) for way in ("energy", "p") for kind in kinds]
     filled = []
     for label, series in rows.items():
-        cells = [results.cell(series, AUROC, CLEAN)]
-        cells += [results.mean(series, metric, corruptions) for metric in (AUROC, FALSE_POSITIVES)]
+        cells = [_measured(results, series, CLEAN, AUROC)]
+        for metric in (AUROC, FALSE_POSITIVES):
+            each = [_measured(results, series, name, metric) for name in corruptions]
+            cells.append(combined(each, statistics.fmean))
         for by_energy in (True, False):
             known = [_rejected(results, series, name, "known", by_energy) for name in corruptions]
             unknown = [_rejected(results, series, name, "unknown", by_energy) for name in corruptions]
             cells.append(_rejected(results, series, CLEAN, "known", by_energy))
             cells += [combined(known, statistics.fmean), combined(known, max), combined(unknown, statistics.fmean)]
         filled.append(Row(label, cells))
-    title = f"Unknown classes, mean of {len(corruptions)} corruptions"
-    return Table(title, "method", columns, filled, _NOTE, name="unknown")
+    return Table("Unknown classes", "method", columns, filled, _NOTE, name="unknown")
+
+
+def _measured(results: Results[S], series: S, corruption: str, metric: Metric) -> Cell:
+    """A cell of a metric that streams without unknown images do not have."""
+    measured = [record.by_corruption[corruption] for record in results.records(series, corruption)]
+    if any(not each.unknown for each in measured):
+        return Cell(why_empty="none unknown")
+    return results.cell(series, metric, corruption)
 
 
 def _rejected(results: Results[S], series: S, corruption: str, kind: str, by_energy: bool) -> Cell:
     """Percentage of the known or unknown images of a stream that is rejected."""
     clean = {record.config.stream.seed: record for record in results.records(series, CLEAN)}
     measured = [record.by_corruption[corruption] for record in results.records(series, corruption)]
+    if any(not each.unknown for each in (*clean.values(), *measured)):
+        return Cell(why_empty="none unknown")
     if by_energy and not clean:
         return results.empty(series, [CLEAN])
     if not by_energy and not all(each.known_p_values for each in measured):
