@@ -128,6 +128,8 @@ def test_a_stream_of_known_and_unknown_classes(mini):
     alone = run_stream([CLIP(classifier, debias=Panda())], Stream(data, 20))[0].result()
     together = run_stream([CLIP(classifier, debias=Panda(beta=b)) for b in ("auto", 0.4)], Stream(data, 20))[0].result()
     assert alone.known_p_values == together.known_p_values
+    single = evaluate(CLIP(classifier, debias=Panda()), Stream(data.head(20), 1), window=4)
+    assert single.auroc is not None and single.known_p_values == []
     sorted_by_class = evaluate(method, Stream(data, 20, order="correlated:0"))  # tenths without a known image
     assert len(sorted_by_class.tenths) < 10 and sum(each.samples for each in sorted_by_class.tenths) == 30
     with pytest.raises(tta_panda.DataError, match="no images of the classes"):
@@ -141,7 +143,7 @@ def test_records_and_bench_have_unknown_classes(tmp_path, undrawn):
     options += ["--unknown-classes", ",".join(UNKNOWN), "-o", str(tmp_path / "bench"), "--device", "cpu"]
     result = CliRunner().invoke(app, ["bench", *options], catch_exceptions=False)
     assert result.exit_code == 0 and "AUROC" in result.output
-    assert "no negatives" in (tmp_path / "bench" / "tables" / "comparison-unknown.md").read_text()
+    assert "no p-values" in (tmp_path / "bench" / "tables" / "comparison-unknown.md").read_text()
 
 
 def test_the_table_counts_rejected_images():
@@ -151,7 +153,7 @@ def test_the_table_counts_rejected_images():
     [table] = experiment.section(setup, records).tables
     plain, panda, _ = table.rows
     values = dict(zip((column.title for column in table.columns), panda.cells, strict=True))
-    assert plain.cells[-1].why_empty == "no negatives"
+    assert plain.cells[-1].why_empty == "no p-values"
     # the 101 values 0, 0.01, ... 1: ten are below the tenth percentile, and fifty above 0.5
     assert values["energy: known"].value == pytest.approx(1000 / 101)
     assert values["p: worst"].value == values["p: unknown"].value == pytest.approx(5000 / 101)

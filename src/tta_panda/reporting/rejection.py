@@ -21,7 +21,7 @@ LARGEST_P = 0.5
 _NOTE = (
     "The last columns are percentages of rejected images: known clean ones; known ones on average over corruptions, "
     f"and on the worst; unknown ones on average. Energy: the threshold rejects {CLEAN_REJECTED} % of the known clean "
-    f"images. p: images with p > {LARGEST_P:g} are rejected, by methods that draw negatives."
+    f"images. p: images with p > {LARGEST_P:g} are rejected; p-values need negatives, and no window."
 )
 
 
@@ -63,7 +63,7 @@ def _rejected(results: Results[S], series: S, corruption: str, kind: str, by_ene
     if by_energy and not clean:
         return results.empty(series, [CLEAN])
     if not by_energy and not all(each.known_p_values for each in measured):
-        return Cell(why_empty="no negatives")
+        return Cell(why_empty="no p-values")
 
     def share(record: RunRecord, measured: Measurement) -> float:
         if by_energy:
