@@ -23,7 +23,7 @@ from tta_panda.models.prepare import Images, as_batch
 from tta_panda.panda import Correction, Debias, Debiaser, Evidence, Negatives, PandaDebiaser
 from tta_panda.panda.rejection import NegativeEnergies
 from tta_panda.state import Stateful
-from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
+from tta_panda.views import Augmentation, ViewPlan, apply_view_plan, sample_view_plan
 
 Encode = Callable[[], Tensor]
 """A function that runs an encoder pass."""
@@ -114,11 +114,16 @@ class Encoded(NamedTuple):
         return self.views if self.shift is None else self.views - self.shift[:, None]
 
     def select(self, index: Tensor) -> Encoded:
-        """Select some of the images, with their features and correction."""
+        """Select some of the images, with their features, views and correction."""
         shift = self.shift[index] if self.shift is not None and len(self.shift) > 1 else self.shift
         bias = None if self.bias is None else self.bias[index]
+        views = None if self.views is None else self.views[index]
         images = None if self.images is None else self.images[index.to(self.images.device)]
-        return Encoded(self.features[index], shift=shift, bias=bias, images=images)
+        return Encoded(self.features[index], shift=shift, bias=bias, views=views, images=images)
+
+    def split(self) -> list[Encoded]:
+        """Return every image as a batch of its own."""
+        return [self.select(index) for index in torch.arange(len(self.features)).split(1)]
 
 
 @dataclass(frozen=True)
@@ -238,6 +243,14 @@ class Features(Stateful):
         size = len(encoded.features)
         self.p_values = self.null.p_values(energies[:size], energies[size:])
 
+    def plan_views(self, originals: Tensor) -> ViewPlan:
+        """Draw the augmented views of images (B, C, H, W), which the method must have asked for."""
+        assert self.views is not None
+        sides = (self.classifier.model.image_size,) * 2
+        return sample_view_plan(
+            self.views.augmentation, originals.shape, self.views.count - 1, self.view_generator, sides
+        )
+
     @torch.no_grad()
     def encode_views(
         self, encoded: Encoded, batch: Batch, run_pass: Callable[[Encode], Tensor] = lambda encode: encode()
@@ -249,9 +262,7 @@ class Features(Stateful):
         plain = encoded.features[:, None]  # (B, 1, D): the first view needs no second pass
         if views.count == 1:
             return encoded._replace(views=plain)
-        model, count = self.classifier.model, views.count - 1
-        sides = (model.image_size, model.image_size)
-        plan = sample_view_plan(views.augmentation, originals.shape, count, self.view_generator, sides)
+        model, count, plan = self.classifier.model, views.count - 1, self.plan_views(originals)
 
         def encode(chunk: slice) -> Tensor:
             images = apply_view_plan(originals[chunk].to(model.device), plan[chunk])  # (b, V-1, C, S, S)
