@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from tta_panda.images import StoredImage
 _CLASS_LISTS = (CLASS_LIST, "classnames.txt")  # the latter is that of CLIP_benchmark
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _LARGEST_LABEL = 20  # bytes
+_MAX_SHARDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,12 @@ class Shards(ImageSource):
 
     def _shards(self, root: Path, corruption: str) -> list[Path]:
         """The shards of a domain, those with numbers as names in their order."""
-        paths = (
-            [root] if root.suffix == ".tar" else [*(root if corruption == CLEAN else root / corruption).glob("*.tar")]
-        )
-        paths = list(itertools.chain.from_iterable(map(expand_braces, paths)))
+        if root.suffix == ".tar":
+            paths = list(itertools.islice(expand_braces(root), _MAX_SHARDS + 1))
+        else:
+            paths = list((root if corruption == CLEAN else root / corruption).glob("*.tar"))
+        if len(paths) > _MAX_SHARDS:
+            raise DataError(f"{root} names more than {_MAX_SHARDS:,} shards.")
         if missing := [path.name for path in paths if not path.is_file()]:
             raise DataError(
                 f"{len(missing)} of {len(paths)} shards are not in {paths[0].parent}: {shortened(missing)}; found "
@@ -129,17 +132,19 @@ def _check_shard(path: Path) -> tuple[Status, str]:
     return "partial" if unlabelled else "ok", f"{len(images):,} images, {unlabelled:,} without label"
 
 
-def expand_braces(path: Path) -> list[Path]:
+def expand_braces(path: Path) -> Iterator[Path]:
     """Expand `{000..009}` and `{a,b}` in a path, as a shell does."""
     found = _BRACES.search(str(path))
     if found is None:
-        return [path]
+        yield path
+        return
     first, dots, last = found[1].partition("..")
-    words = found[1].split(",")
+    words: Iterable[str] = found[1].split(",")
     if dots and first.isdecimal() and last.isdecimal():
-        words = [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+        words = (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
     start, end = found.span()
-    return [one for word in words for one in expand_braces(Path(f"{str(path)[:start]}{word}{str(path)[end:]}"))]
+    for word in words:
+        yield from expand_braces(Path(f"{str(path)[:start]}{word}{str(path)[end:]}"))
 
 
 def read_shards(paths: list[Path]) -> tuple[list[Member], list[int | None]]:
@@ -150,6 +155,8 @@ def read_shards(paths: list[Path]) -> tuple[list[Member], list[int | None]]:
         try:
             with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
                 for member in tar:
+                    if member.size < 0:  # tarfile would go back, and find the same members forever
+                        raise tarfile.ReadError("a member of negative size")
                     folder, _, name = member.name.rpartition("/")
                     key, _, kind = name.partition(".")
                     suffix = f".{kind.rpartition('.')[2].lower()}"
@@ -165,14 +172,14 @@ def read_shards(paths: list[Path]) -> tuple[list[Member], list[int | None]]:
                 file.seek(tar.offset)
                 if file.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:  # tarfile ignores a missing end
                     raise tarfile.ReadError("unexpected end of data")
-        except tarfile.ReadError as error:
+        except OSError as error:
+            raise DataError(f"Cannot read {path} ({error.strerror or error}).") from error
+        except (tarfile.TarError, ValueError, MemoryError) as error:  # forged headers make tarfile raise all of these
             count = sum(shard == path for shard, _ in images)
             raise DataError(
                 f"{path} cannot be read as a shard after {count:,} images ({error}): it is cut short, compressed or no "
                 "tar file. Fetch it again, or unpack it with gunzip."
             ) from error
-        except OSError as error:
-            raise DataError(f"Cannot read {path} ({error.strerror or error}).") from error
     if not images:
         raise DataError(f"There are no images in {shortened([path.name for path in paths])}; expected .jpg or .png.")
     return list(images.values()), [labels.get(place) for place in images]

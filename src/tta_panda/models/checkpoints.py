@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import os
 import pickle
 import re
@@ -27,7 +26,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tta_panda.errors import ModelLoadError, TtaPandaError
-from tta_panda.files import MAX_GROWTH, open_archive, open_regular, read_member, read_regular
+from tta_panda.files import MAX_GROWTH, open_archive, open_regular, read_member
 from tta_panda.pickles import RestrictedUnpickler, hashable, make_dict, make_set
 
 _DESCRIPTIONS = (
@@ -315,12 +314,8 @@ def failures_explained(failure: str, advice: str = "") -> Iterator[None]:
     except TtaPandaError:
         raise
     except pickle.UnpicklingError as error:  # torch's message would advise to disable the protection
-        requested = re.search(r"GLOBAL ([\w.]+)|asks for (.+)", str(error))
-        problem = (
-            f"a pickle asks for {requested[requested.lastindex or 0]}"
-            if requested
-            else "a file is not a pickle of weights only"
-        )
+        requested = re.search(r"(?<=GLOBAL )[\w.]+|(?<=asks for ).+", str(error))
+        problem = f"a pickle asks for {requested[0]}" if requested else "a file is not a pickle of weights only"
         raise ModelLoadError(
             f"{failure}: {problem}, and was not run. If you trust it, save the weights where it came from: "
             "safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."
