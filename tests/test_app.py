@@ -432,6 +432,7 @@ def test_all_interfaces_are_served_to_those_with_the_token():
         with requests.Session() as visitor:
             assert visitor.get(bare).status_code == 401
             assert visitor.get(f"{bare}?{query}", headers={"Host": "example.com"}).status_code == 403
+            assert visitor.get(f"{bare}?{query}", headers={"Origin": "https://example.com"}).status_code == 403
             assert visitor.get(f"{bare}?{query}").status_code == 200
             assert visitor.get(bare).status_code == 200  # with the cookie
     finally:
