@@ -41,6 +41,8 @@ from tta_panda.models.feature_cache import FeatureCache, Pass
 from tta_panda.models.openclip import OpenClipModel
 from tta_panda.models.prompts import find_templates
 from tta_panda.prediction.files import read_rows
+from tta_panda.reporting.exchange import read_clip_benchmark
+from tta_panda.reporting.leaderboard import read_submissions
 
 RECORD = make_record()
 
@@ -57,6 +59,14 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "state": ("a.state", read_state),
     "weights": ("a.pt", read_state_dict),
     "list of names": ("classes.txt", read_lines),
+    "list of paths and labels": ("a.txt", lambda path: load_data("lists", root=path.parent)),
+    "split of CoOp": ("split_zhou_A.json", lambda path: load_data("coop", root=path.parent)),
+    "shard": ("0.tar", lambda path: load_data(f"wds:{path}")),
+    "folder of shards": ("0.tar", lambda path: load_data(f"wds:{path.parent}")),
+    "prompts": ("a.json", lambda path: find_templates(str(path))),
+    "context of CoOp": ("a.safetensors", lambda path: find_templates(str(path))),
+    "result of CLIP_benchmark": ("a.json", read_clip_benchmark),
+    "leaderboard": (f"{RECORD.config.key}.json", lambda path: read_submissions(path.parent.parent)),
     "pickle of CIFAR": ("test_batch", lambda path: CIFAR10.load_clean(path.parent)),
     "archive": ("a.tar", file_md5),
     "note": ("fog.json", read_note),
@@ -82,10 +92,15 @@ def no_waiting() -> Iterator[None]:
 @needs_pipes
 @pytest.mark.parametrize("kind", READERS)
 def test_pipes_are_refused_and_not_waited_for(kind: str, tmp_path: Path, no_waiting: None) -> None:
+    """So are links to themselves."""
     name, read = READERS[kind]
-    os.mkfifo(tmp_path / name)
-    with contextlib.suppress(TtaPandaError, OSError):  # some readers skip what they cannot read
-        read(tmp_path / name)
+    file = tmp_path / "own" / name
+    file.parent.mkdir()
+    for make in (os.mkfifo, lambda path: path.symlink_to(path)):
+        make(file)
+        with contextlib.suppress(TtaPandaError, OSError):  # some readers skip what they cannot read
+            read(file)
+        file.unlink()
 
 
 @needs_pipes
