@@ -63,6 +63,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "split of CoOp": ("split_zhou_A.json", lambda path: load_data("coop", root=path.parent)),
     "shard": ("0.tar", lambda path: load_data(f"wds:{path}")),
     "folder of shards": ("0.tar", lambda path: load_data(f"wds:{path.parent}")),
+    "configuration": ("run.yaml", lambda path: _bench(path)),
     "prompts": ("a.json", lambda path: find_templates(str(path))),
     "context of CoOp": ("a.safetensors", lambda path: find_templates(str(path))),
     "result of CLIP_benchmark": ("a.json", read_clip_benchmark),
