@@ -137,9 +137,15 @@ def _directed(record: RunRecord) -> Iterator[Any]:
     yield {**content, "mean_probabilities": [float("nan"), 0.3]}
     yield {**content, "domains": {}}
     yield {**content, "domains": {"absent": content["tenths"][0]}}
-    for name in ("../../../outside", "/../../outside", "\0", "x" * 300):
-        stream = {**content["config"]["stream"], "corruption": name, "order": "shuffled"}
-        yield {**content, "domains": {}, "config": {**content["config"], "stream": stream}}
+    ten = {"class_names": list("abcdefghij")}
+    for names, order, severity in (
+        *((name, "shuffled", 5) for name in ("../../../outside", "/../../outside", "\0", "x" * 300)),
+        (",".join(["fog"] * 10_000), "recurring:10000", 5),
+        ("fog", "gradual", 10**10),
+    ):
+        stream = {**content["config"]["stream"], "corruption": names, "order": order, "severity": severity}
+        domains = {} if order == "shuffled" else dict.fromkeys(names.split(","), content["tenths"][0])
+        yield {**content, **ten, "domains": domains, "config": {**content["config"], "stream": stream}}
 
 
 def test_forged_notes_raise_errors_of_this_package_only(tmp_path: Path) -> None:

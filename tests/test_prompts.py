@@ -106,7 +106,10 @@ def test_contexts_of_coop(mini: Any, shape: tuple[int, ...], kind: str, tmp_path
     if len(shape) == 2:
         with pytest.raises(InvalidInputError, match=r"A context must be \(n, W\), or \(2, n, W\)"):
             make_classifier(mini, NAMES[:2], str(file))
-    for wrong, message in ((torch.zeros(4, 7), "input embeddings of 7 dimensions"), (torch.zeros(99, width), "no room")):
+    for wrong, message in (
+        (torch.zeros(4, 7), "input embeddings of 7 dimensions"),
+        (torch.zeros(99, width), "no room"),
+    ):
         with pytest.raises(InvalidInputError, match=message):
             ZeroShotClassifier(mini, NAMES, Context(wrong))
 
@@ -133,7 +136,11 @@ def test_files_that_hold_no_prompts_are_explained(
 
 
 def test_weights_without_a_context_are_explained(tmp_path: Path) -> None:
-    for content in ({"weight": torch.ones(2)}, {"ctx": torch.full((4, 64), torch.nan)}, {"ctx": torch.ones(4, 64).int()}):
+    for content in (
+        {"weight": torch.ones(2)},
+        {"ctx": torch.full((4, 64), torch.nan)},
+        {"ctx": torch.ones(4, 64).int()},
+    ):
         save_file(content, tmp_path / "a.safetensors")
         with pytest.raises(DataError, match="has no tensor 'ctx' of finite floats"):
             find_templates(str(tmp_path / "a.safetensors"))

@@ -31,8 +31,9 @@ _MEASURED = ("seconds", "images_per_second", "peak_memory")
 
 
 def environment() -> dict[str, str]:
-    """Of the commands. Where others use the machine, too, Ray's workers would wait for them."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb", "RAY_worker_niceness": "0"}
+    """Of the commands. Where others use the machine, too, Ray's workers would wait for them or be killed for memory."""
+    own = {"OMP_NUM_THREADS": "1", "TERM": "dumb", "RAY_worker_niceness": "0", "RAY_memory_monitor_refresh_ms": "0"}
+    return {**os.environ, **own}
 
 
 @dataclass(frozen=True)

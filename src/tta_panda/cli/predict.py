@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -150,7 +150,7 @@ def predict(
     outputs = [path for path in (html, state) if path]
     outputs += [*{file.path, file.work_path, file.checkpoint}] if file else []
     images = [] if watch else _find_images(places, seed if order == "shuffled" else None, shard)
-    inputs = [*filter(None, [classes_file]), *(template or [])]
+    inputs: list[Any] = [*filter(None, [classes_file]), *(template or [])]
     if isinstance(images, list):
         inputs += [image.file if isinstance(image, StoredImage) else image for image in images]
     check_outputs(outputs, inputs)

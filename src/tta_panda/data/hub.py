@@ -44,7 +44,7 @@ class TableRow(StoredImage):
     def read(self) -> bytes:
         [value] = self.table[self.index].values()
         if isinstance(value, dict):
-            value, path = value.get("bytes"), value.get("path")
+            path, value = value.get("path"), value.get("bytes")
             if value is None and isinstance(path, str):
                 if not Path(path).resolve().is_relative_to(self.folder.resolve()):
                     raise DataError(f"{os.fspath(self)} is {path}, outside of {self.folder}.")

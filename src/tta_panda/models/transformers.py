@@ -157,7 +157,7 @@ def load_transformers(name: ModelName) -> TransformersModel:
                 raise FileNotFoundError(f"it has none of {', '.join(patterns)}")
             state = {key: tensor for file in files for key, tensor in read_state_dict(file).items()}
             layers = [getattr(part, "num_hidden_layers", None) for part in (config.vision_config, config.text_config)]
-            kind = type(check_size(label, state, layers, lambda: transformers.AutoModel.from_config(config)))
+            kind: Any = type(check_size(label, state, layers, lambda: transformers.AutoModel.from_config(config)))
             network, report = kind.from_pretrained(None, config=config, state_dict=state, **how)
         else:
             network, report = transformers.AutoModel.from_pretrained(source, weights_only=True, **how, **safe)

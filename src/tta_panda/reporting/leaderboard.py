@@ -102,6 +102,7 @@ def _read_record(path: Path, labels: dict[StreamConfig, tuple[list[int], Path]])
 def _faults(record: RunRecord) -> Iterator[str]:
     """Say what is impossible in a record whose fields are of the right types."""
     stream, classes = record.config.stream, len(record.class_names)
+    order = stream.parsed_order
     for name, measured in {"stream": record, **record.domains}.items():
         yield from (f"{fault} ({name})" for fault in _faults_of(measured, classes))
     for name, parts in (("domains", list(record.domains.values())), ("tenths", record.tenths)):
@@ -111,7 +112,7 @@ def _faults(record: RunRecord) -> Iterator[str]:
         source, (images, expected) = DATASETS.get(stream.data), data_size(stream, Sources(stream.model))
         if classes != expected:
             yield f"{stream.data} has {expected} classes, not {classes}"
-        images *= len(stream.visits)
+        images *= len(stream.corruptions) * len(order.severities(stream.severity)) * order.rounds
         if record.samples > images or (record.samples < images and not source.image_files):  # which may be broken
             yield f"{stream.title()} has {images} images, not {record.samples}"
 
