@@ -165,7 +165,7 @@ def start(arguments: list[str]) -> subprocess.Popen[str]:
     )
 
 
-def wait_for_group(group: int | None, seconds: float = 60) -> None:
+def wait_for_group(group: int | None, seconds: float = 300) -> None:
     """Wait until nothing is left of what a process has started."""
     deadline = time.monotonic() + seconds
     while True:
@@ -192,7 +192,7 @@ def processes_of(session: int) -> list[str]:
     return found
 
 
-def assert_nothing_runs(session: int, pattern: str = "", seconds: float = 30) -> None:
+def assert_nothing_runs(session: int, pattern: str = "", seconds: float = 300) -> None:
     """No process of a session whose command line matches is left after so many seconds."""
     end = time.monotonic() + seconds
     while (left := [line for line in processes_of(session) if re.search(pattern, line)]) and time.monotonic() < end:
