@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tta_panda.evaluation.run import Outcome
     from tta_panda.evaluation.store import RunStore
 
-EMBEDDED_LIMIT = 600
+EMBEDDED_LIMIT = 400
 """Default of --limit for embedded data, with which all methods on all corruptions take minutes."""
 
 
@@ -49,7 +49,7 @@ def bench(
 
     Each method runs plain and debiased: with Panda, unless its name specifies
     another correction, as tent+level does. Runs that have a record are not
-    repeated. Embedded data are limited to 600 images per corruption.
+    repeated. Embedded data are limited to 400 images per corruption.
 
     --set accepts several values: beta=0.1,0.2 runs both.
 
