@@ -1,7 +1,7 @@
 """A torch device without hardware, `fake:0` and `fake:1`: tensors on it behave as on a GPU, in the memory of the CPU.
 
-`load()` compiles fake_device.cpp once, into torch's folder of extensions. It must run before the first backward pass of a
-process, which decides for which devices torch has threads: tests on the device have a process of their own.
+`load()` compiles fake_device.cpp once, into torch's folder of extensions. It must run before the first backward pass of
+a process, which decides for which devices torch has threads: tests on the device have a process of their own.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-FAKE = "fake:0"
 ONES = torch.ones(2, 3)
 
 
@@ -29,25 +28,25 @@ ONES = torch.ones(2, 3)
         lambda x: x.numpy(),
     ],
 )
-def test_what_a_gpu_refuses_raises(mixed):
-    with pytest.raises((RuntimeError, TypeError), match="device|implemented"):
-        mixed(ONES.to(FAKE))
+def test_what_a_gpu_refuses_raises(mixed, fake):
+    with pytest.raises((RuntimeError, TypeError), match=r"device|implemented"):
+        mixed(ONES.to(fake))
 
 
-def test_numbers_and_indices_on_the_cpu_are_accepted():
-    x = ONES.to(FAKE)
+def test_numbers_and_indices_on_the_cpu_are_accepted(fake):
+    x = ONES.to(fake)
     assert torch.equal((x * torch.tensor(2.0)).cpu(), ONES * 2)
     assert torch.equal(x[torch.tensor([1])].cpu(), ONES[:1])
-    assert str(x.device) == FAKE and torch.ones(1, device="fake:1").device.index == 1
+    assert str(x.device) == fake and torch.ones(1, device="fake:1").device.index == 1
 
 
-def test_waits_and_launches_are_counted():
-    x = ONES.to(FAKE)
+def test_waits_and_launches_are_counted(fake):
+    x = ONES.to(fake)
     with fake_device.watch() as log:
         (x + x) * 2
     assert not log.waits and log.launches == 2
     with fake_device.watch() as log:
-        ONES.to(FAKE, non_blocking=True)
+        ONES.to(fake, non_blocking=True)
     assert not log.waits
     for wait in (
         torch.Tensor.tolist,
@@ -60,6 +59,6 @@ def test_waits_and_launches_are_counted():
             wait(x)
         assert log.waits.total() == 1, wait
     with fake_device.watch() as log:
-        ONES.to(FAKE)
+        ONES.to(fake)
         torch.accelerator.synchronize()
     assert log.waits.total() == 2
