@@ -112,12 +112,18 @@ class Encoded(NamedTuple):
             raise InvalidInputError("This batch was encoded without views; encode it with a method that uses them.")
         return self.views if self.shift is None else self.views - self.shift[:, None]
 
-    def select(self, index: Tensor) -> Encoded:
+    def select(self, index: Tensor | slice) -> Encoded:
         """Select some of the images, with their features and correction."""
         shift = self.shift[index] if self.shift is not None and len(self.shift) > 1 else self.shift
+        views = None if self.views is None else self.views[index]
         bias = None if self.bias is None else self.bias[index]
-        images = None if self.images is None else self.images[index.to(self.images.device)]
-        return Encoded(self.features[index], shift=shift, bias=bias, images=images)
+        own = index if self.images is None or isinstance(index, slice) else index.to(self.images.device)
+        images = None if self.images is None else self.images[own]
+        return Encoded(self.features[index], shift=shift, bias=bias, views=views, images=images)
+
+    def each(self) -> Iterator[Encoded]:
+        """Yield every image as a batch of one."""
+        return (self.select(slice(image, image + 1)) for image in range(len(self.features)))
 
 
 @dataclass(frozen=True)
