@@ -144,11 +144,16 @@ def backend_of(model: ImageModel) -> str:
 
 
 def check_trainable(model: ImageModel) -> None:
-    """Raise if the backend of this model computes no gradients."""
+    """Raise if the backend of this model computes no gradients, or if its encoder cannot be copied."""
     if backend_of(model) != "torch":
         raise UnsupportedModelError(
             f"{model.name} was loaded with the backend openvino, which does not support training. This method needs "
             "the backend torch."
+        )
+    if "encode_image" in vars(model):
+        raise UnsupportedModelError(
+            f"encode_image of {model.name} was replaced, and would not train the copy that this method makes. To "
+            "compile a model, call model.image_encoder.compile() instead."
         )
 
 
