@@ -51,6 +51,18 @@ def resolve_device(device: str) -> str:
     return device
 
 
+def count_devices(device: str) -> int:
+    """Return how many devices a name without an index can stand for."""
+    kind = torch.device(device)
+    return 1 if kind.type == "cpu" or kind.index is not None else max(1, torch.accelerator.device_count())
+
+
+def device_of_worker(device: str, number: int) -> str:
+    """Return the device of a worker: those of one machine take turns among its GPUs, unless `device` has an index."""
+    count = count_devices(device)
+    return device if count == 1 else f"{device}:{number % count}"
+
+
 def check_precision(precision: str, device: str = "cpu") -> None:
     """Raise unless the device supports this precision."""
     if precision not in AUTOCAST:
