@@ -90,6 +90,21 @@ def test_options_of_trained_methods(options, fake, tiny_classifier, images, monk
     assert method.restarts == expected.restarts == options.get("guard", False)
 
 
+def test_micro_batches_need_less_memory_and_frozen_weights_no_gradients(fake, tiny_classifier, images):
+    import fake_device
+
+    peaks = []
+    for options in ({}, {"micro_batch": 4}):
+        method = make(on(fake, tiny_classifier), "tent", "panda", **options)
+        method.adapt(images[:4])
+        with fake_device.watch() as log:
+            method.adapt(images[:32])
+        peaks.append(log.peak_memory)
+        trained = {id(p) for p in method.adapted.values()}
+        assert all(p.grad is None for p in method.model.parameters() if id(p) not in trained)
+    assert peaks[1] < peaks[0] / 3
+
+
 @pytest.mark.parametrize("statistics", ["batch", "running"])
 def test_linear_heads_with_batch_norm(statistics, fake, images):
     """On a GPU, the backward pass of BatchNorm needs a mean in channels last."""
