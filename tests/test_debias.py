@@ -212,7 +212,7 @@ def reference_bias(stream, settings: Level, betas: list[float]) -> list[np.ndarr
         offset, images = keep * offset + size * bias[0], weight
         if settings.gate is not None:
             centred = torch.from_numpy(offset / images - (offset / images).mean())
-            gamma *= 0.75 + 0.25 * agreement(torch.from_numpy(levels.mean(axis=0)), centred, 7.0)
+            gamma *= 0.75 + 0.25 * float(agreement(torch.from_numpy(levels.mean(axis=0)), centred, 7.0))
         gamma = gamma if settings.gamma == "auto" else settings.gamma
         if settings.gate is None:
             again = (1 - softmax(SCALE * (plain - 0.5 * gamma * levels))) ** settings.exponent
@@ -242,7 +242,7 @@ def biases(level: Level, stream: list[Batch]) -> tuple[list[np.ndarray], list[fl
         similarities, offset = torch.from_numpy(plain), None if level.gate is None else torch.from_numpy(bias)
         batch = Evidence(similarities, similarities, offset, SCALE, 7.0, torch.from_numpy(pictures))
         found.append(debiaser.decide(batch).bias.numpy())
-        betas.append(debiaser.beta or 0.0)
+        betas.append(float(debiaser.beta or 0.0))
     return found, betas
 
 
@@ -388,13 +388,14 @@ def test_every_way_shares_encoder_passes(mini_classifier):
     from tta_panda.data.stream import Stream
 
     stream = Stream(load_data("glyphs-val-c", "gaussian_noise", limit=60), 20, seed=0)
-    methods = [create_method(name, mini_classifier) for name in list_methods("clip*")]
+    names = ["clip", *list_methods("clip+*")]
+    methods = [create_method(name, mini_classifier) for name in names]
     together = [evaluation.result() for evaluation in run_stream(methods, stream)]
     for method, result in zip(methods, together, strict=True):
         alone = run_stream([method], stream)[0].result()
         assert (alone.nll, alone.accuracy, alone.passes) == (result.nll, result.accuracy, result.passes)
         assert (alone.mean_beta, alone.mean_gamma) == (result.mean_beta, result.mean_gamma)
-    strengths = {name: (r.mean_beta, r.mean_gamma) for name, r in zip(list_methods("clip*"), together, strict=True)}
+    strengths = {name: (r.mean_beta, r.mean_gamma) for name, r in zip(names, together, strict=True)}
     assert {name for name, (beta, _) in strengths.items() if beta is None} == {"clip", "clip+level"}
     assert {name for name, (_, gamma) in strengths.items() if gamma is not None} == {"clip+level", "clip+panda+level"}
 

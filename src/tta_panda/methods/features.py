@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,11 +27,17 @@ from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
 Encode = Callable[[], Tensor]
 """A function that runs an encoder pass."""
 
+Parts = TypeVar("Parts", Evidence, Correction)
+
 VIEWS_PER_PASS = 128
 """Number of views that are created and encoded at a time: all views of a batch would take gigabytes."""
 
 IMAGES_PER_PASS = 28
 """Maximum number of images that are encoded at a time on a CPU, where larger tensors take longer per image."""
+
+
+def _moved(parts: Parts, device: torch.device) -> Parts:
+    return type(parts)(*(part.to(device) if isinstance(part, Tensor) else part for part in parts))
 
 
 @contextlib.contextmanager
@@ -219,7 +225,10 @@ class Features(Stateful):
             directions = count_directions(text)
         offset = None if encoded.offset is None else encoded.offset.detach() @ text.T
         similarities = features @ text.T + self.classifier.bias / scale
-        return active.decide(Evidence(features, similarities, offset, scale, directions, encoded.images))
+        evidence = Evidence(features, similarities, offset, scale, directions, encoded.images)
+        if features.device.type == "mps":  # without double precision, which the statistics need
+            return _moved(active.decide(_moved(evidence, torch.device("cpu"))), features.device)
+        return active.decide(evidence)
 
     @torch.no_grad()
     def encode_views(

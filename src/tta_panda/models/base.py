@@ -217,7 +217,7 @@ class Classifier(ABC):
     @functools.cached_property
     def directions(self) -> float:
         """The effective number of dimensions in which the class embeddings differ."""
-        return count_directions(self.class_embeddings)
+        return float(count_directions(self.class_embeddings))
 
     @abstractmethod
     def embed(self, raw: Tensor) -> Tensor:
@@ -237,11 +237,11 @@ class Classifier(ABC):
         return self.logits(features, self.embed(raw))
 
 
-def count_directions(embeddings: Tensor) -> float:
-    """Return the effective dimension (participation ratio) of the differences of embeddings (K, D), at most K - 1."""
+def count_directions(embeddings: Tensor) -> Tensor:
+    """Return the effective dimension () (participation ratio) of the differences of embeddings (K, D), at most K - 1."""
     centred = embeddings - embeddings.mean(dim=0)
     products = centred.T @ centred if len(centred) > centred.shape[1] else centred @ centred.T
-    return max(1.0, float(products.trace() ** 2 / products.square().sum().clamp_min(1e-30)))
+    return (products.trace() ** 2 / products.square().sum().clamp_min(1e-30)).clamp_min(1)
 
 
 class ZeroShotClassifier(Classifier):

@@ -34,14 +34,14 @@ class Evidence(NamedTuple):
     similarities: Tensor  # l (B, K), logits without their scale
     offset_similarities: Tensor | None  # b (1 or B, K), of the negatives if there are any
     scale: float
-    directions: float  # effective number of dimensions in which the class embeddings differ, at most K - 1
+    directions: float | Tensor  # effective number of dimensions in which the class embeddings differ, at most K - 1
     images: Tensor | None = None  # (B, C, H, W), as passed by the caller
 
 
 class Correction(NamedTuple):
     """The correction of a batch, the same for all passes over it. `Correction()` changes nothing."""
 
-    beta: float | None = None  # how much of the negatives' offset is subtracted from features
+    beta: float | Tensor | None = None  # how much of the negatives' offset is subtracted from features
     shift: Tensor | None = None  # (1, D), subtracted from features
     bias: Tensor | None = None  # (B, K), added to logits
 
@@ -82,7 +82,7 @@ class Debiaser(Stateful, ABC):
     """The state of debiasing on one stream."""
 
     settings: Debias
-    gamma: float | None = None
+    gamma: float | Tensor | None = None
     """How much of the level was subtracted last, for debiasers with a level."""
 
     @property
@@ -100,7 +100,7 @@ class Debiaser(Stateful, ABC):
 
     @property
     @abstractmethod
-    def beta(self) -> float | None:
+    def beta(self) -> float | Tensor | None:
         """How much of the offset is subtracted: the fixed beta, or the last choice."""
 
     @abstractmethod

@@ -123,7 +123,7 @@ class PandaDebiaser(Debiaser):
         return None if beta == "auto" else Correction(beta or None)
 
     @property
-    def beta(self) -> float | None:
+    def beta(self) -> float | Tensor | None:
         beta = self.settings.beta
         return self.auto.beta if beta == "auto" else beta
 
