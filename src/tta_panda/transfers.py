@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+Index = Tensor | slice
+
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor to a device, if it is on another; the host does not wait for the copy."""
@@ -22,3 +24,8 @@ def to_host(*tensors: Tensor) -> tuple[Tensor, ...]:
     copied = torch.cat(parts).cpu().split([len(part) for part in parts])
     pairs = zip(copied, tensors, strict=True)
     return tuple(part.clone().view(tensor.dtype).view(tensor.shape) for part, tensor in pairs)
+
+
+def select(tensor: Tensor, index: Index) -> Tensor:
+    """Select rows of a tensor by a slice, or by an index that may be on the CPU."""
+    return tensor[index if isinstance(index, slice) else to_device(index, tensor.device)]

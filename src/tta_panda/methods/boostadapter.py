@@ -12,6 +12,7 @@ from tta_panda.methods.losses import entropy, top_class
 from tta_panda.methods.tda import TDA
 from tta_panda.methods.views import ViewMethod, by_confidence, count_kept
 from tta_panda.options import NonNegative, NonNegativeInt, Share
+from tta_panda.transfers import to_device, to_host
 from tta_panda.views import Augmentation
 
 
@@ -46,11 +47,12 @@ class BoostAdapter(TDA, ViewMethod):
         count = count_kept(self.keep, self.views)
         features = by_confidence(F.normalize(encoded.views, dim=-1), logits)[:, :count]
         logits = by_confidence(logits, logits)[:, :count]
-        labels, entropies = top_class(logits), entropy(logits)
+        labels, entropies = to_host(top_class(logits), entropy(logits))
         votes = []
         for image, key in enumerate(keys):
             views = {"features": features[image], "labels": labels[image], "entropies": entropies[image]}
             cache = update_cache(positive.apply(until=image), views, self.slots + self.boost_slots).apply()
             weights = (self.sharpness * (cache["features"] @ key - 1)).exp()
-            votes.append(weights.new_zeros(logits.shape[-1]).index_add_(0, cache["labels"], weights))
+            classes = to_device(cache["labels"], weights.device)
+            votes.append(weights.new_zeros(logits.shape[-1]).index_add_(0, classes, weights))
         return torch.stack(votes)

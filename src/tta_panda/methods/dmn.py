@@ -13,6 +13,7 @@ from tta_panda.methods.features import Encoded
 from tta_panda.methods.image_cache import Entries, empty_cache, update_cache
 from tta_panda.methods.losses import entropy_of, top_class
 from tta_panda.options import Count, NonNegative
+from tta_panda.transfers import to_host
 
 
 class DMN(FrozenMethod):
@@ -48,7 +49,8 @@ class DMN(FrozenMethod):
         queries = self.classifier.embed(encoded.features if self.follows_reference else encoded.debiased)
         query_norms = queries.norm(dim=-1, keepdim=True)  # (B, 1)
         directions = queries / query_norms.clamp_min(1e-12)
-        seen = {"features": directions, "labels": top_class(by_text), "entropies": entropy_of(by_text)}
+        labels, entropies = to_host(top_class(by_text), entropy_of(by_text))
+        seen = {"features": directions, "labels": labels, "entropies": entropies}
         # The text has a slot of its own, except in the authors' code.
         update = update_cache(self.memory, seen, self.slots + (not self.follows_reference))
         attention = update.attention(directions, self.sharpness)
@@ -66,5 +68,5 @@ class DMN(FrozenMethod):
         directions = F.normalize(self.classifier.class_embeddings, dim=-1)
         if self.follows_reference:
             return empty_cache(directions)
-        labels = torch.arange(len(directions), device=directions.device)
-        return {"features": directions, "labels": labels, "entropies": directions.new_full(labels.shape, -math.inf)}
+        entropies = torch.full((len(directions),), -math.inf, dtype=directions.dtype)
+        return {"features": directions, "labels": torch.arange(len(directions)), "entropies": entropies}

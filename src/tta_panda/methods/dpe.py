@@ -13,6 +13,7 @@ from tta_panda.methods.image_cache import Entries, empty_cache, update_cache
 from tta_panda.methods.losses import entropy, marginal_entropy
 from tta_panda.methods.views import ViewMethod, count_kept
 from tta_panda.options import Count, NonNegative, Share
+from tta_panda.transfers import to_device, to_host
 
 TEMPERATURE = 0.01
 """Softmax temperature at which prototypes of images are matched with those of texts."""
@@ -52,7 +53,7 @@ class DPE(ViewMethod):
         texts = self.classifier.class_embeddings
         self.texts: Tensor
         self.add_state("texts", F.normalize(texts, dim=-1))  # (K, D)
-        self.moves = self.add_state("moves", 0)
+        self.moves = self.add_state("moves", texts.new_zeros(()))  # of the texts so far
         self.cache: Entries
         self.add_state("cache", empty_cache(texts))
 
@@ -62,6 +63,7 @@ class DPE(ViewMethod):
     def _evolve(self, encoded: Encoded, image: int) -> Tensor:
         """Return logits (K,) of one image of the batch, and learn from it."""
         assert encoded.views is not None
+        own = encoded.select(slice(image, image + 1))
         # Both are 1 unless the classifier is a linear head.
         length = encoded.features[image].norm().clamp_min(1e-12)
         norms = self.classifier.class_embeddings.norm(dim=-1, keepdim=True)  # (K, 1)
@@ -69,7 +71,7 @@ class DPE(ViewMethod):
         shift = all_views[0] - encoded.debiased_views[image, 0] / length  # (D,)
 
         def by_text(views: Tensor, texts: Tensor) -> Tensor:
-            return self.classify(encoded, texts * norms * length, views - shift)
+            return self.classify(own, texts * norms * length, views - shift)
 
         def by_both(views: Tensor, texts: Tensor, images: Tensor) -> Tensor:
             votes = (self.sharpness * (views @ images.T - 1)).exp()  # (V, k)
@@ -79,10 +81,11 @@ class DPE(ViewMethod):
         confident = entropy(logits).argsort(stable=True)[: count_kept(self.keep, len(logits))]
         views, logits = all_views[confident], logits[confident]
         mean = views.mean(dim=0, keepdim=True)
-        label, certainty = logits.mean(dim=0).argmax()[None], marginal_entropy(logits[None])
+        label, certainty = to_host(logits.mean(dim=0).argmax()[None], marginal_entropy(logits[None]))
         seen = {"features": mean, "labels": label, "entropies": certainty}
         self.cache = update_cache(self.cache, seen, self.slots).apply()
-        classes, index, counts = self.cache["labels"].unique(return_inverse=True, return_counts=True)
+        cached = self.cache["labels"].unique(return_inverse=True, return_counts=True)
+        classes, index, counts = (to_device(each, mean.device) for each in cached)
         images = torch.zeros_like(self.texts[classes]).index_add_(0, index, self.cache["features"]) / counts[:, None]
 
         with torch.enable_grad():
@@ -97,7 +100,7 @@ class DPE(ViewMethod):
         steps = (self.lr * gradient / (gradient.abs() + EPSILON) for gradient in gradients)
         texts, images = (F.normalize(each.detach() - step, dim=-1) for each, step in zip(start, steps, strict=True))
         answer = by_both(all_views[:1], texts, images)[0]
-        if entropy(answer) < self.max_entropy * math.log2(len(answer)):
-            self.moves += 1
-            self.texts = (self.moves * self.texts + texts) / (self.moves + 1)
+        is_certain = entropy(answer) < self.max_entropy * math.log2(len(answer))
+        self.moves = self.moves + is_certain
+        self.texts = ((self.moves * self.texts + texts) / (self.moves + 1)).where(is_certain, self.texts)
         return answer

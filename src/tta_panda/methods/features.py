@@ -22,6 +22,7 @@ from tta_panda.models.devices import full_precision
 from tta_panda.models.prepare import Images, as_batch
 from tta_panda.panda import Correction, Debias, Debiaser, Evidence, Negatives, PandaDebiaser
 from tta_panda.state import Stateful
+from tta_panda.transfers import Index, select
 from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
 
 Encode = Callable[[], Tensor]
@@ -73,12 +74,12 @@ class Batch:
         """Images and negatives (B+M, C, S, S), for one pass."""
         return self.images if self.negatives is None else torch.cat([self.images, self.negatives.images])
 
-    def select(self, index: Tensor) -> Batch:
+    def select(self, index: Index) -> Batch:
         """Select some of the images, with the negatives that they need."""
         return dataclasses.replace(
             self,
-            images=self.images[index.to(self.images.device)],
-            originals=self.originals[index.to(self.originals.device)],
+            images=select(self.images, index),
+            originals=select(self.originals, index),
             negatives=None if self.negatives is None else self.negatives.select(index),
             correction=None if self.correction is None else self.correction.select(index),
         )
@@ -118,12 +119,11 @@ class Encoded(NamedTuple):
             raise InvalidInputError("This batch was encoded without views; encode it with a method that uses them.")
         return self.views if self.shift is None else self.views - self.shift[:, None]
 
-    def select(self, index: Tensor) -> Encoded:
-        """Select some of the images, with their features and correction."""
-        shift = self.shift[index] if self.shift is not None and len(self.shift) > 1 else self.shift
-        bias = None if self.bias is None else self.bias[index]
-        images = None if self.images is None else self.images[index.to(self.images.device)]
-        return Encoded(self.features[index], shift=shift, bias=bias, images=images)
+    def select(self, index: Index) -> Encoded:
+        """Select the features and the correction of some of the images."""
+        shift = select(self.shift, index) if self.shift is not None and len(self.shift) > 1 else self.shift
+        bias = None if self.bias is None else select(self.bias, index)
+        return Encoded(select(self.features, index), shift=shift, bias=bias)
 
 
 @dataclass(frozen=True)

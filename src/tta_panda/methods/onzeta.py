@@ -54,10 +54,10 @@ class OnZeta(FrozenMethod):
 
     def _adapt(self, encoded: Encoded) -> Tensor:
         directions = encoded.debiased / encoded.features.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-        images = zip(self.classify(encoded), encoded.debiased, directions, strict=True)
-        return torch.stack([self._learn(encoded, *image) for image in images])
+        images = zip(self.classify(encoded), directions, strict=True)
+        return torch.stack([self._learn(encoded.select(slice(i, i + 1)), *image) for i, image in enumerate(images)])
 
-    def _learn(self, encoded: Encoded, by_text: Tensor, feature: Tensor, direction: Tensor) -> Tensor:
+    def _learn(self, encoded: Encoded, by_text: Tensor, direction: Tensor) -> Tensor:
         """Return log-probabilities (K,) of one image, and learn from it."""
         self.count += 1
         slowdown = math.sqrt(self.count)
@@ -65,12 +65,12 @@ class OnZeta(FrozenMethod):
         excess = by_text.exp() - self.min_share / len(by_text)
         self.balance = (self.balance - self.balance_lr / slowdown * excess).clamp_min(0)
 
-        by_proxy = self.classify(encoded, self.proxies * self._norms, feature)
+        by_proxy = self.classify(encoded, self.proxies * self._norms)[0]
         by_proxy = (self.sharpness * by_proxy).log_softmax(dim=-1)
         rate = self.proxy_lr / slowdown * self.sharpness * self.classifier.logit_scale
         error = by_proxy.exp() - by_text.exp()
         self.proxies = F.normalize(self.proxies - rate * torch.outer(error, direction), dim=-1)
 
         progress = min(1.0, self.count / (self.length or self.count + WARM_UP))
-        weight = by_text.new_tensor(self.proxy_weight * math.sqrt(progress))
+        weight = torch.full_like(by_text[0], self.proxy_weight * math.sqrt(progress))
         return torch.logaddexp(by_proxy + weight.log(), by_text + (-weight).log1p())

@@ -13,6 +13,7 @@ from tta_panda.methods.features import Encoded
 from tta_panda.methods.image_cache import CacheUpdate, Entries, empty_cache, update_cache
 from tta_panda.methods.losses import entropy_of, top_class
 from tta_panda.options import Count, NonNegative
+from tta_panda.transfers import to_device, to_host
 
 
 class TDA(FrozenMethod):
@@ -55,14 +56,15 @@ class TDA(FrozenMethod):
         self.positive: Entries
         self.negative: Entries  # with the possible classes (N, K) of each image
         self.add_state("positive", empty)
-        self.add_state("negative", {**empty, "possible": empty["labels"].new_empty(0, classes, dtype=torch.bool)})
+        possible = empty["features"].new_empty(0, classes, dtype=torch.bool)
+        self.add_state("negative", {**empty, "possible": possible})
 
     def _adapt(self, encoded: Encoded) -> Tensor:
         logits = self.classify(encoded)  # (B, K)
         log_probabilities = logits.log_softmax(dim=-1)
-        probabilities, entropies = log_probabilities.exp(), entropy_of(log_probabilities)
-        keys = F.normalize(encoded.features, dim=-1)
-        seen = {"features": keys, "labels": top_class(logits), "entropies": entropies}
+        probabilities, keys = log_probabilities.exp(), F.normalize(encoded.features, dim=-1)
+        labels, entropies = to_host(top_class(logits), entropy_of(log_probabilities))
+        seen = {"features": keys, "labels": labels, "entropies": entropies}
         possible = (self.min_probability < probabilities) & (probabilities < 1)
         shares = entropies / math.log2(logits.shape[1])
         is_uncertain = (self.min_entropy < shares) & (shares < self.max_entropy)
@@ -86,4 +88,4 @@ class TDA(FrozenMethod):
         """Return the votes (B, K) of the positive cache for images with these keys (B, D)."""
         _, weights = positive.attention(keys, self.sharpness)  # (N, B)
         votes = keys.new_zeros(len(keys), len(self.classifier.class_names))
-        return votes.index_add_(1, positive.entries["labels"], weights.T)
+        return votes.index_add_(1, to_device(positive.entries["labels"], votes.device), weights.T)

@@ -14,6 +14,7 @@ from torch import Tensor
 from tta_panda.options import check_option, declared_options
 from tta_panda.panda.negatives import SamplerName
 from tta_panda.state import Stateful
+from tta_panda.transfers import Index, select
 
 if TYPE_CHECKING:
     from tta_panda.panda.offset import PandaDebiaser
@@ -45,9 +46,9 @@ class Correction(NamedTuple):
     shift: Tensor | None = None  # (1, D), subtracted from features
     bias: Tensor | None = None  # (B, K), added to logits
 
-    def select(self, index: Tensor) -> Correction:
+    def select(self, index: Index) -> Correction:
         """Select the correction of some of the images."""
-        return self if self.bias is None else self._replace(bias=self.bias[index.to(self.bias.device)])
+        return self if self.bias is None else self._replace(bias=select(self.bias, index))
 
 
 @dataclass(frozen=True, repr=False)

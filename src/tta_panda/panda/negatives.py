@@ -150,7 +150,8 @@ def apply_plan(images: Tensor, plan: NegativePlan) -> Tensor:
     core = ..., slice(grid.top, grid.top + grid.rows * p), slice(grid.left, grid.left + grid.columns * p)
     patches = images[core].unflatten(3, (grid.columns, p)).unflatten(2, (grid.rows, p))  # (B, C, rows, p, columns, p)
     image, cell = (to_device(index, images.device) for index in (plan.source_image, plan.source_cell))
-    chosen = patches.permute(0, 2, 4, 1, 3, 5)[image, cell // grid.columns, cell % grid.columns]  # (M, P, C, p, p), the only copy of pixels
+    by_place = patches.permute(0, 2, 4, 1, 3, 5)
+    chosen = by_place[image, cell // grid.columns, cell % grid.columns]  # (M, P, C, p, p), the only copy of pixels
     cells = chosen.unflatten(1, (grid.rows, grid.columns)).permute(0, 3, 1, 4, 2, 5)  # (M, C, rows, p, columns, p)
     negatives: Tensor = cells.flatten(4).flatten(2, 3)
     if not any(grid.padding):
