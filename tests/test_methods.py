@@ -116,8 +116,8 @@ def test_only_normalisation_layers_are_trained(name, tiny_classifier, images):
 @pytest.mark.parametrize("name", METHODS.names())
 def test_tiny_batches_finish(name, size, tiny_classifier, images):
     samplers = ("pool", "same_cell", "within_image") if name in ("clip", "tent", "deyo") else ("pool",)
-    for sampler in samplers:
-        method = make(name, Panda(sampler=sampler), tiny_classifier)
+    for debias in (*(Panda(sampler=sampler) for sampler in samplers), Level()):
+        method = make(name, debias, tiny_classifier)
         for start in range(0, 3 * size, size):
             assert method.adapt(images[start : start + size]).shape == (size, 4)
 

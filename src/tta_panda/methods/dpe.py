@@ -58,20 +58,19 @@ class DPE(ViewMethod):
         self.add_state("cache", empty_cache(texts))
 
     def _adapt(self, encoded: Encoded) -> Tensor:
-        return torch.stack([self._evolve(encoded, image) for image in range(len(encoded.features))])
+        return torch.cat([self._evolve(image) for image in encoded.each()])
 
-    def _evolve(self, encoded: Encoded, image: int) -> Tensor:
-        """Return logits (K,) of one image of the batch, and learn from it."""
+    def _evolve(self, encoded: Encoded) -> Tensor:
+        """Return logits (1, K) of one image, and learn from it."""
         assert encoded.views is not None
-        own = encoded.select(slice(image, image + 1))
         # Both are 1 unless the classifier is a linear head.
-        length = encoded.features[image].norm().clamp_min(1e-12)
+        length = encoded.features[0].norm().clamp_min(1e-12)
         norms = self.classifier.class_embeddings.norm(dim=-1, keepdim=True)  # (K, 1)
-        all_views = encoded.views[image] / length  # (V, D)
-        shift = all_views[0] - encoded.debiased_views[image, 0] / length  # (D,)
+        all_views = encoded.views[0] / length  # (V, D)
+        shift = all_views[0] - encoded.debiased_views[0, 0] / length  # (D,)
 
         def by_text(views: Tensor, texts: Tensor) -> Tensor:
-            return self.classify(own, texts * norms * length, views - shift)
+            return self.classify(encoded, texts * norms * length, views - shift)
 
         def by_both(views: Tensor, texts: Tensor, images: Tensor) -> Tensor:
             votes = (self.sharpness * (views @ images.T - 1)).exp()  # (V, k)
@@ -99,8 +98,8 @@ class DPE(ViewMethod):
         # The first step of AdamW, whose weights are the differences from these prototypes: zero, and so not decayed.
         steps = (self.lr * gradient / (gradient.abs() + EPSILON) for gradient in gradients)
         texts, images = (F.normalize(each.detach() - step, dim=-1) for each, step in zip(start, steps, strict=True))
-        answer = by_both(all_views[:1], texts, images)[0]
-        is_certain = entropy(answer) < self.max_entropy * math.log2(len(answer))
+        answer = by_both(all_views[:1], texts, images)
+        is_certain = entropy(answer[0]) < self.max_entropy * math.log2(answer.shape[1])
         self.moves = self.moves + is_certain
         self.texts = ((self.moves * self.texts + texts) / (self.moves + 1)).where(is_certain, self.texts)
         return answer

@@ -120,10 +120,14 @@ class Encoded(NamedTuple):
         return self.views if self.shift is None else self.views - self.shift[:, None]
 
     def select(self, index: Index) -> Encoded:
-        """Select the features and the correction of some of the images."""
+        """Select some of the images, with their features and correction."""
         shift = select(self.shift, index) if self.shift is not None and len(self.shift) > 1 else self.shift
-        bias = None if self.bias is None else select(self.bias, index)
-        return Encoded(select(self.features, index), shift=shift, bias=bias)
+        views, bias = (None if each is None else select(each, index) for each in (self.views, self.bias))
+        return Encoded(select(self.features, index), shift=shift, bias=bias, views=views)
+
+    def each(self) -> Iterator[Encoded]:
+        """Yield every image as a batch of one."""
+        return (self.select(slice(image, image + 1)) for image in range(len(self.features)))
 
 
 @dataclass(frozen=True)

@@ -53,19 +53,19 @@ class OnZeta(FrozenMethod):
         self.count = self.add_state("count", 0)  # images so far
 
     def _adapt(self, encoded: Encoded) -> Tensor:
-        directions = encoded.debiased / encoded.features.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-        images = zip(self.classify(encoded), directions, strict=True)
-        return torch.stack([self._learn(encoded.select(slice(i, i + 1)), *image) for i, image in enumerate(images)])
+        return torch.stack([self._learn(image) for image in encoded.each()])
 
-    def _learn(self, encoded: Encoded, by_text: Tensor, direction: Tensor) -> Tensor:
+    def _learn(self, image: Encoded) -> Tensor:
         """Return log-probabilities (K,) of one image, and learn from it."""
+        direction = image.debiased[0] / image.features[0].norm().clamp_min(1e-12)
+        by_text = self.classify(image)[0]
         self.count += 1
         slowdown = math.sqrt(self.count)
         by_text = (by_text + self.balance).log_softmax(dim=-1)
         excess = by_text.exp() - self.min_share / len(by_text)
         self.balance = (self.balance - self.balance_lr / slowdown * excess).clamp_min(0)
 
-        by_proxy = self.classify(encoded, self.proxies * self._norms)[0]
+        by_proxy = self.classify(image, self.proxies * self._norms)[0]
         by_proxy = (self.sharpness * by_proxy).log_softmax(dim=-1)
         rate = self.proxy_lr / slowdown * self.sharpness * self.classifier.logit_scale
         error = by_proxy.exp() - by_text.exp()

@@ -71,9 +71,9 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 
 def clock(device: torch.device) -> float:
-    """Return the time after all pending work on a device, as CUDA kernels run asynchronously."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    """Return the time after all pending work on a device, as GPUs run asynchronously."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
     return time.perf_counter()
 
 
