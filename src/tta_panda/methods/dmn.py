@@ -68,5 +68,9 @@ class DMN(FrozenMethod):
         directions = F.normalize(self.classifier.class_embeddings, dim=-1)
         if self.follows_reference:
             return empty_cache(directions)
-        entropies = torch.full((len(directions),), -math.inf, dtype=directions.dtype)
-        return {"features": directions, "labels": torch.arange(len(directions)), "entropies": entropies}
+        labels = torch.arange(len(directions), device="cpu")
+        return {
+            "features": directions,
+            "labels": labels,
+            "entropies": torch.full_like(labels, -math.inf, dtype=directions.dtype),
+        }

@@ -49,10 +49,10 @@ class ECALP(FrozenMethod):
         self.graph: dict[str, Tensor]  # rows are images
         empty = {
             "features": texts[:0],
-            "neighbours": torch.empty(0, self.image_neighbours, dtype=torch.long),
+            "neighbours": torch.empty(0, self.image_neighbours, dtype=torch.long, device="cpu"),
             "similarities": texts.new_empty(0, self.image_neighbours),  # zero for missing neighbours
             "texts": texts.new_empty(0, len(texts)),  # weights of the connections
-            "labels": torch.empty(0, dtype=torch.long),
+            "labels": torch.empty(0, dtype=torch.long, device="cpu"),
             "scores": texts.new_empty(0),
         }
         self.add_state("graph", empty)

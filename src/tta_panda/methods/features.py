@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -38,7 +38,10 @@ IMAGES_PER_PASS = 28
 
 
 def _moved(parts: Parts, device: torch.device) -> Parts:
-    return type(parts)(*(part.to(device) if isinstance(part, Tensor) else part for part in parts))
+    moved: dict[str, Any] = {
+        name: part.to(device) for name, part in parts._asdict().items() if isinstance(part, Tensor)
+    }
+    return parts._replace(**moved)
 
 
 @contextlib.contextmanager
@@ -223,7 +226,8 @@ class Features(Stateful):
         if active.fixed is not None:
             return active.fixed
         scale, features = self.classifier.logit_scale, encoded.features.detach()
-        text, directions = self.classifier.class_embeddings, self.classifier.directions
+        text = self.classifier.class_embeddings
+        directions: float | Tensor = self.classifier.directions
         if class_embeddings is not None and class_embeddings is not text:
             text = class_embeddings.detach()
             directions = count_directions(text)

@@ -96,8 +96,8 @@ class CacheUpdate(NamedTuple):
 
 def empty_cache(features: Tensor) -> Entries:
     """Return a cache without entries, for features like these (..., D)."""
-    labels = torch.empty(0, dtype=torch.long)
-    return {"features": features[:0], "labels": labels, "entropies": torch.empty(0, dtype=features.dtype)}
+    labels = torch.empty(0, dtype=torch.long, device="cpu")
+    return {"features": features[:0], "labels": labels, "entropies": torch.empty_like(labels, dtype=features.dtype)}
 
 
 def update_cache(

@@ -136,4 +136,4 @@ def slope(level: Tensor, offset: Tensor) -> Tensor:
     """
     size = offset.norm()
     correlated = correlation(level, offset).clamp_min(0)
-    return (correlated.sqrt() * level.norm() / size).clamp_max(1).where(size > 0, 0.0)
+    return torch.where(size > 0, (correlated.sqrt() * level.norm() / size).clamp_max(1), 0.0)

@@ -100,8 +100,8 @@ class ClassDiversity(Stateful):
         """The diversity () of the stream so far."""
         upward, downward = self.extremes.value
         low, high = NOISE
-        ratio = (upward / downward).where(downward > 0, 0.0)
-        return ((ratio - low) / (high - low)).clamp(0, 1)
+        ratio: Tensor = (upward / downward).where(downward > 0, 0.0)
+        return ratio.sub(low).div(high - low).clamp(0, 1)
 
 
 def batch_mean(values: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def centred(values: Tensor) -> Tensor:
 def correlation(first: Tensor, second: Tensor) -> Tensor:
     """Return the correlation () of two centred vectors (K,); 0 if one of them is constant."""
     norms = first.norm() * second.norm()
-    return (first @ second / norms).where(norms > 0, 0.0)
+    return torch.where(norms > 0, first @ second / norms, 0.0)
 
 
 def largest(values: Tensor, class_names: Sequence[str]) -> str:
@@ -141,4 +141,5 @@ def agreement(level: Tensor, offset: Tensor, directions: float | Tensor) -> Tens
     r = correlation(level, offset)
     if len(level) == 2:
         return torch.zeros_like(r)
-    return (1 - CAUTION / directions * (1 - r**2) / r**2).clamp_min(0).where(r > 0, 0.0)
+    chance = CAUTION / directions * (1 - r**2) / r**2
+    return torch.where(r > 0, (1 - chance).clamp_min(0), 0.0)
