@@ -66,13 +66,29 @@ const std::unordered_set<std::string> kWaiting{
 
 thread_local c10::DeviceIndex current = 0;
 
+std::atomic<int64_t> in_use{0}, peak{0};  // bytes
+
+constexpr size_t kHeader = 64;  // before each block: its size
+
+void release(void* data) {
+  if (data == nullptr) return;
+  char* block = static_cast<char*>(data) - kHeader;
+  in_use -= *reinterpret_cast<int64_t*>(block);
+  c10::GetCPUAllocator()->raw_deallocate(block);
+}
+
 struct Allocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
-    void* data = c10::GetCPUAllocator()->raw_allocate(bytes);
-    if (bytes > 0) std::memset(data, 0xff, bytes);  // NaN, or -1: memory of a GPU is not zero
-    return {data, data, raw_deleter(), c10::Device(kFake, current)};
+    const c10::Device device(kFake, current);
+    if (bytes == 0) return {nullptr, device};
+    char* block = static_cast<char*>(c10::GetCPUAllocator()->raw_allocate(kHeader + bytes));
+    *reinterpret_cast<int64_t*>(block) = bytes;
+    in_use += bytes;
+    if (in_use > peak) peak = in_use.load();
+    void* data = std::memset(block + kHeader, 0xff, bytes);  // NaN, or -1: memory of a GPU is not zero
+    return {data, data, &release, device};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return c10::GetCPUAllocator()->raw_deleter(); }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 };
 Allocator allocator;
@@ -299,6 +315,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("current_device", [] { return int(current); });
   m.def("set_device", [](int index) { set_current(c10::DeviceIndex(index)); });
   m.def("launches", [] { return launches.load(); });
+  m.def("reset_peak_memory", [] { peak = in_use.load(); });
+  m.def("peak_memory", [] { return peak.load(); });
   m.def("listen", [](py::object function) {
     listening = !function.is_none();
     listener = std::move(function);

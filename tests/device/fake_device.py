@@ -96,23 +96,28 @@ class Log:
     Attributes:
         waits: how often the host would have waited, by operation and by the line of `tta_panda` that asked for it.
         launches: how many operators were launched.
+        peak_memory: the largest number of bytes on all devices at a time, without those in use before.
     """
 
     waits: Counter[tuple[str, str]] = field(default_factory=Counter)
     launches: int = 0
+    peak_memory: int = 0
 
 
 @contextlib.contextmanager
 def watch() -> Iterator[Log]:
-    """Log waits and launches of the block."""
+    """Log waits, launches and memory of the block."""
     extension, log = torch.fake.extension, Log()
     before = extension.launches()
+    extension.reset_peak_memory()
+    in_use = extension.peak_memory()
     extension.listen(lambda operation: log.waits.update([(operation, _caller())]))
     try:
         yield log
     finally:
         extension.listen(None)
         log.launches = extension.launches() - before
+        log.peak_memory = extension.peak_memory() - in_use
 
 
 def _caller() -> str:

@@ -62,3 +62,10 @@ def test_waits_and_launches_are_counted(fake):
         ONES.to(fake)
         torch.accelerator.synchronize()
     assert log.waits.total() == 2
+
+
+def test_memory_is_counted(fake):
+    with fake_device.watch() as log:
+        for size in (1000, 500):
+            torch.ones(size, device=fake)
+    assert log.peak_memory == 4000

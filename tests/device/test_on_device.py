@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 import tta_panda
 from tta_panda import ZeroShotClassifier, check_model, evaluate, load_method, make_classifier, wrap_model
 from tta_panda.cli import app
+from tta_panda.cli.runs import default_workers
+from tta_panda.evaluation.plan import Sources
 from tta_panda.methods import DEBIASES, METHODS, MethodName, create_method
 from tta_panda.methods.base import Method
 from tta_panda.methods.factory import build_method, resolve_options
@@ -86,6 +88,21 @@ def test_options_of_trained_methods(options, fake, tiny_classifier, images, monk
     for batch in images[:16].split(8):
         assert_same(method.adapt(batch), expected.adapt(batch))
     assert method.restarts == expected.restarts == options.get("guard", False)
+
+
+def test_micro_batches_need_less_memory_and_frozen_weights_no_gradients(fake, tiny_classifier, images):
+    import fake_device
+
+    peaks = []
+    for options in ({}, {"micro_batch": 4}):
+        method = make(on(fake, tiny_classifier), "tent", "panda", **options)
+        method.adapt(images[:4])
+        with fake_device.watch() as log:
+            method.adapt(images[:32])
+        peaks.append(log.peak_memory)
+        trained = {id(p) for p in method.adapted.values()}
+        assert all(p.grad is None for p in method.model.parameters() if id(p) not in trained)
+    assert peaks[1] < peaks[0] / 3
 
 
 @pytest.mark.parametrize("statistics", ["batch", "running"])
@@ -190,7 +207,8 @@ def test_evaluate_and_predict(fake, tiny_classifier, images):
     assert [row.predicted for row in mine] == [row.predicted for row in theirs]
 
 
-def test_the_command_line(fake, images, tmp_path, undrawn):
+def test_the_command_line(fake, images, tmp_path, undrawn, monkeypatch):
+    monkeypatch.setattr("tta_panda.progress.SECONDS_BETWEEN_LINES", 0.0)
     for number, image in enumerate(images[:6]):
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / f"{number}.png")
     bench = ["bench", "--method", "clip", "--corruption", "fog", "--limit", "20", "--output", str(tmp_path / "runs")]
@@ -198,3 +216,37 @@ def test_the_command_line(fake, images, tmp_path, undrawn):
     for command in (bench, predict):
         result = CliRunner().invoke(app, [*command, "--device", fake])
         assert result.exit_code == 0, result.output
+        assert command is predict or " on fake:0: " in result.stderr
+
+
+@pytest.fixture
+def fake_in_workers(fake, tmp_path, monkeypatch) -> None:
+    """Torch loads the device in every new process, as it does with the backends of installed packages."""
+    package = tmp_path / "packages" / "fake_device-0.dist-info"
+    package.mkdir(parents=True)
+    (package / "entry_points.txt").write_text("[torch.backends]\nfake = fake_device:load\n")
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-device\nVersion: 0\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+
+
+def test_workers_take_turns_among_devices(fake_in_workers, tmp_path):
+    configs = plan(["tent"], corruptions=["fog", "snow", "frost"], limit=20)
+    expected, found = run(configs, tmp_path / "a"), run(configs, tmp_path / "b", device="fake", workers=2)
+    assert {record.environment["device"] for record in found} == {"fake:0", "fake:1"}
+    assert [record.accuracy for record in found] == [record.accuracy for record in expected]
+
+
+@pytest.mark.slow
+def test_a_device_on_ray(fake_in_workers, tmp_path):
+    pytest.importorskip("ray")
+    from tta_panda.ray_executor import RayExecutor
+
+    configs = plan(["clip"], limit=20)
+    [record] = run(configs, tmp_path / "ray", device="fake:1", executor=RayExecutor(workers=1))
+    assert record.environment["device"] == "fake:1"
+
+
+def test_there_is_a_worker_for_each_device(fake):
+    configs = plan(["clip"], limit=20)
+    workers = [default_workers(configs, Sources("mini"), device) for device in ("fake", "fake:1", "cpu")]
+    assert workers == [2, 1, 1]

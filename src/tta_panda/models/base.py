@@ -18,7 +18,7 @@ from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError, ModelLoadError
 from tta_panda.images import Framing
 from tta_panda.models.checkpoints import weights_hash
-from tta_panda.models.devices import AUTOCAST, Precision, full_precision
+from tta_panda.models.devices import Precision, autocast, full_precision
 from tta_panda.models.prepare import check_prepared, prepare_images
 from tta_panda.models.prompts import DEFAULT_TEMPLATE, Context, Templates, prompts_of
 from tta_panda.transfers import to_device
@@ -153,8 +153,7 @@ class ImageAdapter(nn.Module):
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         """Return a context that computes in the encoders' precision; their outputs are converted to float32."""
-        dtype = AUTOCAST[self.precision]
-        return full_precision(self.device) if dtype is None else torch.autocast(self.device.type, dtype=dtype)
+        return autocast(self.precision, self.device)
 
 
 def square_side(size: int | Sequence[int], name: str) -> int:
