@@ -32,7 +32,7 @@ def test_the_host_seldom_waits(name, debias, options, fake, tiny_classifier, ima
     for batch in images[: 2 * BATCH].to(fake).split(BATCH):
         method.adapt(batch)
     with watch() as log:
-        method.adapt(images[2 * BATCH : 3 * BATCH].to(fake, non_blocking=True))
+        method.adapt(images[2 * BATCH : 3 * BATCH])
     assert log.waits.total() <= GOALS.get(name, 3), log.waits
 
 

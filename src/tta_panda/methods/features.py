@@ -22,7 +22,7 @@ from tta_panda.models.devices import full_precision
 from tta_panda.models.prepare import Images, as_batch
 from tta_panda.panda import Correction, Debias, Debiaser, Evidence, Negatives, PandaDebiaser
 from tta_panda.state import Stateful
-from tta_panda.transfers import Index, select
+from tta_panda.transfers import Index, select, to_device
 from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
 
 Encode = Callable[[], Tensor]
@@ -254,7 +254,7 @@ class Features(Stateful):
         plan = sample_view_plan(views.augmentation, originals.shape, count, self.view_generator, sides)
 
         def encode(chunk: slice) -> Tensor:
-            images = apply_view_plan(originals[chunk].to(model.device), plan[chunk])  # (b, V-1, C, S, S)
+            images = apply_view_plan(to_device(originals[chunk], model.device), plan[chunk])  # (b, V-1, C, S, S)
             return model.encode_image(images.flatten(0, 1).float())
 
         raw = run_pass(lambda: in_chunks(encode, len(originals), max(1, VIEWS_PER_PASS // count)))

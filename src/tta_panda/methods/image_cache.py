@@ -59,9 +59,8 @@ class CacheUpdate(NamedTuple):
         """
         features, labels, device = self.entries["features"], self.entries["labels"], weights.device
         own_class = to_device(labels, device)
-        products = weights.new_zeros(classes, weights.shape[1]).index_add_(
-            0, own_class, cosines.mul_(weights)
-        )  # (K, B)
+        products = weights.new_zeros(classes, weights.shape[1])  # (K, B)
+        products.index_add_(0, own_class, cosines.mul_(weights))
         squares = torch.zeros_like(products)  # squared norms
         order, counts = labels.argsort(stable=True), labels.bincount(minlength=classes)
         starts = counts.cumsum(0) - counts  # where each class starts among the ordered entries

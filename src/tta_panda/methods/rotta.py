@@ -103,7 +103,7 @@ class RoTTA(TrainedMethod):
             else:
                 kept.append(image)
             self.seen += 1
-        self.memory = {name: select(rows, torch.tensor(kept)) for name, rows in entries.items()}
+        self.memory = {name: select(rows, torch.tensor(kept, dtype=torch.long)) for name, rows in entries.items()}
 
     @classmethod
     def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:

@@ -250,7 +250,7 @@ class TrainedMethod(Method):
         return encoded._replace(shift=memory["shifts"], bias=memory["biases"])
 
     def step(self, loss: Tensor, used: Tensor | None = None) -> None:
-        """Update the adapted parameters, unless there are no gradients to do so; see `backward`."""
+        """Update the adapted parameters, unless no image is `used` or a value is not finite."""
         if self.backward(loss, used) is not None:
             self.weights.optimizer.step()
 

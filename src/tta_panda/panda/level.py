@@ -28,6 +28,7 @@ from tta_panda.panda.statistics import (
     correlation,
     largest,
 )
+from tta_panda.transfers import to_device
 
 REFINEMENT = 0.5
 """Share of a first correction with which images are predicted again, to decide which classes they do not show."""
@@ -125,7 +126,8 @@ class LevelDebiaser(Debiaser):
             assert evidence.offset_similarities is not None
             beta = self.gate.decide(evidence).beta
             logits = logits if beta is None else logits - scale * beta * evidence.offset_similarities
-        signature, absence = signatures(evidence.images).to(similarities), self._absence(logits)
+        signature = to_device(signatures(evidence.images).to(similarities.dtype), similarities.device)
+        absence = self._absence(logits)
         self.signatures = self._append(self.signatures, signature)
         self.similarities = self._append(self.similarities, similarities)
         self.absence = self._append(self.absence, absence)
