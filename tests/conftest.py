@@ -46,6 +46,8 @@ TINY_OPTIONS = {
     "dpe": _VIEWS,
     "rotta": {"capacity": 8},
     "cliptta": {"steps": 2},
+    "clipartt": {"steps": 2},
+    "watt": {"rounds": 1, "steps": 1},
 }
 """What suits the tiny model: it has two blocks, and is so unsure that filters would let nothing pass."""
 

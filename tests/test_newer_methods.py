@@ -17,7 +17,7 @@ from conftest import TINY_OPTIONS, make_tiny
 from reference.given import Given
 from torch import Tensor
 
-from tta_panda import CLIP, LAME, FrozenMethod, Panda, Tent, ZeroShotClassifier
+from tta_panda import CLIP, LAME, CLIPArTT, FrozenMethod, Panda, Tent, ZeroShotClassifier
 from tta_panda.errors import InvalidInputError
 from tta_panda.methods import METHODS, parse_method
 from tta_panda.methods.dota import DOTA
@@ -25,7 +25,7 @@ from tta_panda.methods.factory import default_options
 from tta_panda.methods.features import Encoded
 from tta_panda.methods.im import IM
 from tta_panda.methods.latte import Latte, exchange
-from tta_panda.methods.losses import marginal_entropy
+from tta_panda.methods.losses import marginal_entropy, matching_loss
 from tta_panda.methods.mint import Mint
 from tta_panda.methods.oga import OGA, _covariance, _whitened
 from tta_panda.methods.rotta import RoTTA
@@ -35,7 +35,7 @@ from tta_panda.methods.tda import TDA
 FROZEN = ("tda", "oga", "stata", "lame", "latte")
 LEARNING = ("ecalp", "onzeta")
 VIEWING = ("dota", "boostadapter", "dpe")
-TRAINED = ("mint", "im", "rotta", "roid", "cliptta")
+TRAINED = ("mint", "im", "rotta", "roid", "cliptta", "clipartt", "watt")
 
 
 def made_up(classes: int, size: int, count: int) -> tuple[ZeroShotClassifier, Tensor]:
@@ -319,17 +319,45 @@ def test_one_covariance_predicts_almost_as_one_per_class():
     assert (got.argmax(dim=1) == classifier.logits(features).argmax(dim=1)).float().mean() < 0.95
 
 
-# --- Mint -----------------------------------------------------------------------------------------------------------
+# --- methods that start anew with every batch -------------------------------------------------------------------------
 
 
-def test_mint_starts_from_the_first_weights_at_every_batch(tiny_classifier, images):
-    untouched, disturbed = (Mint(tiny_classifier, lr=1e-2) for _ in range(2))
+@pytest.mark.parametrize("name", ["mint", "clipartt", "watt"])
+def test_every_batch_starts_from_the_first_weights(name, tiny_classifier, images):
+    options = TINY_OPTIONS.get(name, {}) | {"lr": 1e-2}
+    untouched, disturbed = (METHODS.get(name)(tiny_classifier, **options) for _ in range(2))
     for method in (untouched, disturbed):
         method.adapt(images[:16])
     with torch.no_grad():
         for parameter in disturbed.adapted.values():
             parameter.add_(1.0)
     assert torch.equal(untouched.adapt(images[16:32]), disturbed.adapt(images[16:32]))
+
+
+@pytest.mark.parametrize("name", ["clipartt", "watt"])
+def test_images_with_one_text_take_no_step(name, tiny_classifier, images):
+    """Their gradient is zero but for rounding, which Adam would turn into a full step."""
+    method = METHODS.get(name)(tiny_classifier, lr=1.0)
+    before = {key: parameter.detach().clone() for key, parameter in method.adapted.items()}
+    method.adapt(images[:1].expand(6, -1, -1, -1))
+    assert all(torch.equal(parameter, before[key]) for key, parameter in method.adapted.items())
+
+
+def test_a_caption_has_the_mean_correction_of_its_classes(tiny_classifier, images):
+    method = CLIPArTT(tiny_classifier, candidates=2)
+    encoded = method.embed(method.features.prepare(images[:5]).images)
+    classes = torch.tensor([[0, 1], [2, 3], [1, 0], [3, 1], [0, 2]])
+    bias = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    names = tiny_classifier.class_names
+    texts = ["a photo of a " + " or ".join(names[k] for k in row) for row in classes.tolist()]
+    captions = F.normalize(tiny_classifier.model.encode_text(texts), dim=1)
+    by_hand = [[bias[i, row].mean() for row in classes] for i in range(5)]
+    matches = tiny_classifier.logit_scale * encoded.features @ captions.T + torch.tensor(by_hand)
+    expected = matching_loss(matches, encoded.features, captions, transpose=False)
+    torch.testing.assert_close(method._loss(encoded._replace(bias=bias), classes, {}), expected)
+
+
+# --- Mint -----------------------------------------------------------------------------------------------------------
 
 
 def test_mint_without_a_contrast_takes_no_step(tiny_classifier, images):

@@ -85,7 +85,8 @@ DPE = {
     "max_entropy": 0.1,
 }
 
-CLIPTTA = {"lr": 5e-3, "steps": 3, "slots": 4, "sample_size": 40, "diversity": 1.0}
+WATT = {"lr": 1e-3, "rounds": 2, "steps": 1, "parallel": False}
+CLIPTTA = {"lr": 2e-3, "steps": 3, "slots": 4, "sample_size": 40, "diversity": 1.0}
 
 # The tiny model's predictions are flat, entropies of 0.947 to 0.9996 times ln 4: hence margins just below 1.
 OPTIONS: dict[str, dict[str, dict]] = {
@@ -169,12 +170,17 @@ OPTIONS: dict[str, dict[str, dict]] = {
     "lame": {"own": {}, "nearest": {"affinity": "knn", "neighbours": 3}},
     "rotta": {
         "own": {"lr": 5e-3, "capacity": 16, "decay": 0.7},
-        "uneven": {"lr": 5e-3, "capacity": 10, "decay": 0.9},  # steps within batches
+        "uneven": {"lr": 5e-3, "capacity": 13, "decay": 0.9},  # steps within batches
     },
     "roid": {
         "own": {"lr": 5e-3, "restore": 0.01, "filter_noise": None},
         "filtered": {"lr": 5e-3, "restore": 0.3, "filter_noise": 4.0},
     },
+    "clipartt": {
+        "own": {"lr": 5e-3, "steps": 3, "candidates": 3},
+        "one-class": {"lr": 5e-3, "steps": 2, "candidates": 1},
+    },
+    "watt": {"sequential": WATT, "parallel": WATT | {"parallel": True}},
     "cliptta": {"own": CLIPTTA, "few": CLIPTTA | {"slots": 2, "sample_size": 4, "diversity": 0.1}},
 }
 
@@ -278,12 +284,14 @@ def batches(name: str) -> tuple[Tensor, ...]:
     """Three batches of 16 of the fixture's forty symbols; the last shares eight with the second.
 
     ETA gets them once more, mirrored: how its running mean moves shows in a prediction only from the fourth on. Methods
-    with views take an image at a time, so that they get few: two batches of 6.
+    with views take an image at a time, so that they get few: two batches of 6. WATT takes many steps: two batches of 8.
     """
     symbols = draw_glyphs(VALIDATION_CLASSES, 4, seed=99).images
     images = torch.from_numpy(symbols.copy()).permute(0, 3, 1, 2).float() / 255
     if name in VIEWING:
         return images[:12].split(6)
+    if name == "watt":
+        return images[8:24].split(8)
     three = (images[:16], images[16:32], images[24:40])
     if name == "ecalp":
         return three[:2]  # rounding decides which of two equal images is nearer
@@ -404,6 +412,8 @@ CHANGED = {
     "rotta": (True, True),
     "roid": (True, True),
     "cliptta": (True, True),
+    "clipartt": (True, True),
+    "watt": (True, True),
     "latte": (False, False),
     "ecalp": (False, False),
     "onzeta": (False, False),
@@ -472,6 +482,8 @@ def test_the_options_take_every_branch(beta):
     assert all(0 < kept < 16 for kept in facts("roid", "own", "kept"))
     assert len(set(facts("roid", "filtered", "share"))) > 1
     assert set(facts("cliptta", "few", "left_out")) == {True}
+    assert max(facts("clipartt", "own", "different")) > 1 and max(facts("clipartt", "own", "changed")) > 0
+    assert min(facts("watt", "sequential", "different")) > 1
     lengths = torch.tensor(facts("latte", "two-slots", "lengths"))
     assert (lengths > 1e-3).any() and ((lengths > 0) & (lengths <= 1e-3)).any()
 

@@ -25,6 +25,7 @@ from .methods.base import Method as Method
 from .methods.bat import BAT as BAT
 from .methods.boostadapter import BoostAdapter as BoostAdapter
 from .methods.clip import CLIP as CLIP
+from .methods.clipartt import CLIPArTT as CLIPArTT
 from .methods.cliptta import CLIPTTA as CLIPTTA
 from .methods.deyo import DeYO as DeYO
 from .methods.dmn import DMN as DMN
@@ -53,6 +54,7 @@ from .methods.tps import TPS as TPS
 from .methods.tpt import TPT as TPT
 from .methods.trained import TrainedMethod as TrainedMethod
 from .methods.vte import VTE as VTE
+from .methods.watt import WATT as WATT
 from .methods.zero import Zero as Zero
 from .models import ZeroShotClassifier as ZeroShotClassifier
 from .models import list_models as list_models

@@ -128,14 +128,16 @@ def load_data(
     return dataset.head(limit)
 
 
-def check_data(root: Path) -> list[Finding]:
-    """Check every data set found in a folder; raise `DataError` if there is none."""
+def check_data(root: Path, name: str | None = None) -> list[Finding]:
+    """Check a data set by name, or every published one found in a folder; raise `DataError` if there is none."""
+    if name is not None:
+        return list(find_source(name).check_domains(root / (split_place(name)[1] or "")))
     if not root.is_dir():
         raise DataError(f"There is no folder {root}. Give the folder that holds CIFAR-10-C, ImageNet-C, ...")
     findings = [finding for name in DATASETS for finding in DATASETS.get(name).check(root)]
     if not findings:
         raise DataError(
-            f"{root} holds no known data set; expected CIFAR-10-C, cifar-10-batches-py, ImageNet-C, ... in it. "
-            f"Fetch one with: tta-panda data download cifar10-c -o {root}"
+            f"{root} holds no published data set; expected CIFAR-10-C, cifar-10-batches-py, ImageNet-C, ... in it. "
+            f"Fetch one with: tta-panda data download cifar10-c -o {root}; or name your own, as in --data folder."
         )
     return findings

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from tta_panda.data import CLEAN
 from tta_panda.data.order import Order
+from tta_panda.errors import InvalidInputError
 from tta_panda.methods import MethodName
 from tta_panda.options import Count, NonNegativeInt, Seed, check_option, declared_options
 
@@ -33,6 +34,7 @@ _TITLES = {
     "severity": "severity {}",
     "batch_size": "batches of {}",
     "limit": "{} images",
+    "window": "window of {}",
 }
 """How titles show a field; by default, its name and value."""
 
@@ -56,6 +58,8 @@ class StreamConfig:
     order: str = "shuffled"
     seed: Seed = 0
     batch_size: Count = 100
+    window: Count | None = None
+    """For batches of one image: adapt to this many of the last images at a time."""
     limit: Count | None = None
     preprocess: Preprocessing = "batched"
     ignore_orientation: bool = False
@@ -68,6 +72,10 @@ class StreamConfig:
         object.__setattr__(self, "order", str(Order.parse(self.order)))  # the canonical name
         for name, option in declared_options(type(self)).items():  # type: ignore[arg-type]  # mypy: see options.py
             check_option(name, getattr(self, name), option.annotation)
+        if self.window is not None and self.batch_size != 1:
+            raise InvalidInputError(
+                f"A window is for single images, got batches of {self.batch_size}: add --batch-size 1 or omit --window."
+            )
 
     @property
     def corruptions(self) -> tuple[str, ...]:

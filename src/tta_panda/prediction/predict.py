@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tta_panda.data.folders import shortened
 from tta_panda.data.glyphs import symbols
+from tta_panda.data.listing import shortened
 from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning
 from tta_panda.escapes import path_text, printable
 from tta_panda.files import to_dataframe
