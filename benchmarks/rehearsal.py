@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ def measure(name: str, classifier: Classifier, preset: str, batches: tuple[Tenso
     row: dict[str, object] = {"method": name}
     device = classifier.model.device
     for title, full_name in (("", name), ("panda: ", f"{name}+panda")):
-        seconds, memory, waits = float("nan"), 0, None
+        seconds, memory, waits = math.nan, math.nan, math.nan
         with contextlib.suppress(UnsupportedModelError):
             method = create_method(full_name, classifier, preset=preset)
             method.adapt(batches[0])
@@ -94,9 +95,9 @@ def measure(name: str, classifier: Classifier, preset: str, batches: tuple[Tenso
                     method.adapt(batch)
                 seconds = clock(device) - start
             memory = (peak_memory(device) or 0) / 2**20
-            waits = len(caught) / len(batches) if device.type == "cuda" else None
+            waits = len(caught) / len(batches) if device.type == "cuda" else math.nan
         per_image = 1000 * seconds / sum(map(len, batches))
-        row |= {f"{title}ms/image": per_image, f"{title}MiB": round(memory), f"{title}waits/batch": waits or "-"}
+        row |= {f"{title}ms/image": per_image, f"{title}MiB": memory, f"{title}waits/batch": waits}
     return row
 
 

@@ -54,9 +54,10 @@ def run_with_progress(
     device = execution.usable_device()
     evaluator = Evaluator(sources, device, timed=timed, cache=cache)
     execution = replace(execution, workers=1) if timed else execution
-    workers = execution.workers or default_workers(configs, sources, device)
+    local = execution.engine != RAY  # whose workers choose their own devices
+    workers = execution.workers or (default_workers(configs, sources, device) if local else 1)
     executor = execution.make_executor(workers)
-    places = {execution.engine if execution.engine == RAY else device_of_worker(device, n) for n in range(workers)}
+    places = {device_of_worker(device, number) if local else RAY for number in range(workers)}
     progress = make_progress("starting", total=len(configs))
 
     def report(running: Sequence[RunConfig], share: float) -> None:
