@@ -17,6 +17,8 @@ GOALS = {
     "lame": 5,  # convergence is checked at every tenth step
     "subtta": 4,  # two steps, and eigenvectors
     "cliptta": 2 + TINY_OPTIONS["cliptta"]["steps"],
+    "clipartt": 1 + 2 * TINY_OPTIONS["clipartt"]["steps"],  # which captions are new
+    "watt": 1 + 2 * 8 * TINY_OPTIONS["watt"]["rounds"] * TINY_OPTIONS["watt"]["steps"],  # for each of eight templates
     "dota": 1 + BATCH,  # whether the covariance is singular
     "dpe": 1 + BATCH,  # the label of an image decides what its step is taken on
 }

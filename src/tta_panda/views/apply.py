@@ -21,6 +21,9 @@ from tta_panda.transfers import to_device
 from tta_panda.views.operations import MOVING, POINTWISE, Operation, affine_map, transform
 from tta_panda.views.plan import NO_OPERATION, OPERATIONS, ViewPlan
 
+Groups = dict[tuple[int, Operation], list[tuple[int, float | list[list[float]]]]]
+"""Chains and strengths, or affine maps, by step and operation."""
+
 _PIXELS_AT_ONCE = 1 << 19  # fits into the cache of a CPU
 _PRECISION = 22  # bits of Pillow's fixed-point weights
 
@@ -61,7 +64,7 @@ def _create(images: Tensor, plan: ViewPlan) -> Tensor:
     else:
         chains = _apply_chains(crops, plan.operations.flatten(0, 1), plan.strengths.flatten(0, 1))
         views = _mix(crops, chains, plan.weights.flatten(0, 1))
-    return views.unflatten(0, plan.flips.shape)
+    return views.view(*plan.flips.shape, 3, *plan.sides)
 
 
 def crop_views(images: Tensor, boxes: Tensor, flips: Tensor, sides: tuple[int, int]) -> Tensor:
@@ -137,11 +140,9 @@ def _apply_chains(crops: Tensor, operations: Tensor, strengths: Tensor) -> Tenso
     return images
 
 
-def _groups(
-    operations: Tensor, strengths: Tensor, images: Tensor
-) -> dict[tuple[int, Operation], list[tuple[int, float | list[list[float]]]]]:
-    """Group chains and strengths by step and operation, in the order of steps."""
-    groups = defaultdict(list)
+def _groups(operations: Tensor, strengths: Tensor, images: Tensor) -> Groups:
+    """Group the operations of chains (N, step), in the order of steps."""
+    groups: Groups = defaultdict(list)
     height, width = images.shape[2:]
     for step, (chosen, given) in enumerate(zip(operations.T.tolist(), strengths.T.tolist(), strict=True)):
         for chain, (place, strength) in enumerate(zip(chosen, given, strict=True)):

@@ -68,13 +68,14 @@ def affine_map(name: str, strength: float, height: int, width: int) -> list[list
     """Return the affine map (2, 3) of an operation that moves pixels, for `transform`."""
     cosine, sine = math.cos(math.radians(strength)), math.sin(math.radians(strength))
     across, down = strength * height / width, strength * width / height
-    return {
+    maps: dict[str, list[list[float]]] = {
         "rotate": [[cosine, -sine * height / width, 0], [sine * width / height, cosine, 0]],
         "shear_x": [[1, across, across], [0, 1, 0]],
         "shear_y": [[1, 0, 0], [down, 1, down]],
         "translate_x": [[1, 0, 2 * strength / width], [0, 1, 0]],
         "translate_y": [[1, 0, 0], [0, 1, 2 * strength / height]],
-    }[name]
+    }
+    return maps[name]
 
 
 def shear_x(images: Tensor, slopes: Tensor) -> Tensor:
