@@ -17,6 +17,7 @@ from tta_panda.images import Framing, Interpolation
 from tta_panda.models.base import ImageAdapter, embeddings_replaced, first_embedding, square_side
 from tta_panda.models.checkpoints import check_hub, check_keys, failures_explained
 from tta_panda.models.names import TRANSFORMERS_CONFIG, ModelName
+from tta_panda.transfers import to_device
 
 _PILLOW_FILTERS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}
 
@@ -86,7 +87,7 @@ class TransformersModel(ImageAdapter):
         length = self.network.config.text_config.max_position_embeddings
         padding = "max_length" if self.kind in _PADDED_TO_CONTEXT else "longest"
         batch = self.tokenizer(list(texts), padding=padding, truncation=True, max_length=length, return_tensors="pt")
-        return cast(Tensor, batch["input_ids"].to(self.device))
+        return to_device(cast(Tensor, batch["input_ids"]), self.device)
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         return cast(Tensor, first_embedding(self.text_encoder)(tokens))
