@@ -32,6 +32,9 @@ def bench(
         int | None, INPUT(metavar="N", help="With --batch-size 1: adapt to the last N images at a time.")
     ] = None,
     order: Annotated[str, INPUT(metavar="ORDER", help="Order of domains and images; see above.")] = "shuffled",
+    unknown_classes: Annotated[
+        str | None, INPUT(metavar="NAMES", help="Classes whose images are in the stream, unknown to the methods.")
+    ] = None,
     method: Annotated[str, METHOD(metavar="NAMES", help="Methods: all, or see tta-panda ls methods.")] = "all",
     preset: PresetOption = None,
     output: Annotated[
@@ -70,7 +73,9 @@ def bench(
 
     with runs.note_records_on_interrupt(output):
         chosen = None if preset is None else get_preset(preset)
-        stream, sources, values = run.resolve(chosen, order=order, batch_size=batch_size, window=window)
+        unknown = ",".join(split_commas(unknown_classes)) if unknown_classes is not None else None
+        own = {"order": order, "batch_size": batch_size, "window": window, "unknown_classes": unknown}
+        stream, sources, values = run.resolve(chosen, **own)
         if run.limit is None and find_source(stream.data).embedded:
             stream = replace(stream, limit=EMBEDDED_LIMIT)
         methods = plan_methods(runs.plain_and_debiased(method), run.parsed_settings(), values, run.protocol)

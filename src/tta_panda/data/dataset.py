@@ -22,7 +22,14 @@ import PIL
 from numpy.typing import NDArray
 from PIL import Image
 
-from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, StoreError, TtaPandaWarning
+from tta_panda.errors import (
+    BrokenImageError,
+    DataError,
+    InvalidInputError,
+    StoreError,
+    TtaPandaWarning,
+    UnknownNameError,
+)
 from tta_panda.escapes import path_text
 from tta_panda.executors import available_cores
 from tta_panda.files import read_regular, save_file
@@ -30,6 +37,9 @@ from tta_panda.images import AS_SHOWN, Decoding, Framing, StoredImage, fit_pictu
 
 Labels = NDArray[Any]  # (N,) integers
 Indices = NDArray[np.int64]
+
+UNKNOWN = -1
+"""The label of images of none of the classes."""
 
 _MAX_THREADS = 16  # Pillow and hashlib release the GIL, so threads suffice
 _FILES_PER_TASK = 256  # whose digests one thread computes at a time
@@ -169,6 +179,26 @@ class ImageFiles(Dataset):
             digests = itertools.chain.from_iterable(pool.map(partial(_file_digests, folder), parts))
             lines = (f"{label} {digest}" for label, digest in zip(self.labels, digests, strict=True))
             return _sha256([*self.class_names, *lines])[:12]
+
+
+class OpenSet(Dataset):
+    """Another data set without some of its classes: their images are kept, with the label -1."""
+
+    def __init__(self, dataset: Dataset, unknown_classes: Sequence[str]):
+        for name in unknown_classes:
+            if name not in dataset.class_names:
+                raise UnknownNameError("class of the data", name, dataset.class_names)
+        self.dataset = dataset
+        self.unknown_classes = tuple(unknown_classes)
+        self.class_names = tuple(name for name in dataset.class_names if name not in unknown_classes)
+        new = {name: k for k, name in enumerate(self.class_names)}
+        self.labels = np.array([new.get(name, UNKNOWN) for name in dataset.class_names])[dataset.labels]
+
+    def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
+        return self.dataset.images_at(indices, fit)
+
+    def head(self, limit: int | None) -> OpenSet:
+        return OpenSet(self.dataset.head(limit), self.unknown_classes)
 
 
 def _why_broken(path: Path | StoredImage, decoding: Decoding) -> str | None:

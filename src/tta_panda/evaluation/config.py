@@ -65,6 +65,8 @@ class StreamConfig:
     ignore_orientation: bool = False
     image_list: str | None = None
     """Digest of the list of images that the run was restricted to."""
+    unknown_classes: str | None = None
+    """Classes of the data whose images are in the stream, but which methods do not know, separated by commas."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
@@ -83,6 +85,11 @@ class StreamConfig:
         from tta_panda.data.corruptions import CORRUPTIONS
 
         return CORRUPTIONS if self.corruption == ALL else tuple(self.corruption.split(","))
+
+    @property
+    def unknown(self) -> list[str]:
+        """The unknown classes."""
+        return self.unknown_classes.split(",") if self.unknown_classes else []
 
     @property
     def parsed_order(self) -> Order:

@@ -54,6 +54,8 @@ def evaluate(
             pairs (image, label), such as torchvision's, which is read in its order. Items may be dictionaries, as in
             Hugging Face's `datasets`, with `image` (or `img`, `pixel_values`) and `label` (or `labels`). If batches are
             (images, labels, domains), with a domain name for each image, every domain is also measured by itself.
+            Images with the label -1 show none of the classes. The method adapts to them, and `auroc` measures how well
+            its logits tell them from the others; all other metrics omit them.
         batch_size: images in a batch, if `data` consists of single images.
         window: for batches of one image: predict each among this many of the last images, and adapt whenever all of
             them are new.
@@ -141,6 +143,8 @@ class Evaluation:
     def measure(self, scores: Scores, parts: Mapping[Part, Counts]) -> None:
         """Add the scores of a batch; `parts` has the indices of its images that belong to each part of the stream."""
         strengths = {"beta": self.method.beta, "gamma": self.method.gamma}
+        if self.method.p_values is not None and self.window is None:  # a window restores those of an earlier batch
+            scores = scores._replace(p_values=self.method.p_values.cpu().double().numpy())
         self.metrics.update(scores, strengths)
         for part, indices in parts.items():
             self.parts[part].update(scores.select(indices), strengths)
@@ -152,20 +156,25 @@ class Evaluation:
 
     def result(self) -> EvaluationResult:
         if not self.metrics.samples:
-            raise DataError("The stream holds no images, so there is nothing to measure.")
+            raise DataError("The stream holds no images of the classes, so there is nothing to measure.")
         restarts, skipped_steps = self._counters_before
         passes = self.passes
+        parts = {
+            (kind, name): Measurement.of(part, with_lists=kind == "domain")
+            for (kind, name), part in self.parts.items()
+            if part.samples
+        }
         return EvaluationResult(
             **dict(Measurement.of(self.metrics)),
             class_names=list(self.method.classifier.class_names),
-            domains={name: Measurement.of(part) for (kind, name), part in self.parts.items() if kind == "domain"},
-            tenths=[Measurement.of(part, by_class=False) for (kind, _), part in self.parts.items() if kind == "tenth"],
+            domains={name: part for (kind, name), part in parts.items() if kind == "domain"},
+            tenths=[part for (kind, _), part in parts.items() if kind == "tenth"],
             explanation=self.method.explain(),
             restarts=self.method.restarts - restarts,
             skipped_steps=self.method.skipped_steps - skipped_steps,
             passes={kind: getattr(passes, kind) / max(1, passes.batches) for kind in get_args(Encoded)},
             seconds=round(self.seconds, 4),
-            images_per_second=round(self.metrics.samples / max(self.seconds, 1e-9), 2),
+            images_per_second=round((self.metrics.samples + self.metrics.unknown) / max(self.seconds, 1e-9), 2),
             peak_memory=self.peak_memory,
         )
 

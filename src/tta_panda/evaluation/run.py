@@ -139,6 +139,7 @@ class Evaluator:
             image_list=self.sources.image_list if stream.image_list else None,
             skip_broken=self.sources.skip_broken,
             ignore_orientation=stream.ignore_orientation,
+            unknown_classes=stream.unknown,
         )
 
     def _model(self, stream: StreamConfig) -> tuple[ImageModel, str, FeatureCache | None]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
+from tta_panda.data import CLEAN, load_data
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.evaluation.config import StreamConfig
 from tta_panda.experiments.base import ExperimentResults, changes_table, experiment
@@ -41,6 +42,7 @@ from tta_panda.reporting.cells import (
 )
 from tta_panda.reporting.figures import DotFigure
 from tta_panda.reporting.page import Section
+from tta_panda.reporting.rejection import rejection_table
 from tta_panda.reporting.tables import Column, Row, Table
 
 _ZERO_NOTE = (
@@ -405,6 +407,30 @@ def _stream_table(results: ExperimentResults, stream: str, rows: Mapping[str, Se
             column = Column.of(metric, f"{metric.short} {way}".rstrip())
             table = table.with_column(column, [row[index] for row in cells[metric].values()])
     return table
+
+
+# Beyond the paper: unknown classes
+
+
+def _unknown_rows(setup: Setup) -> dict[str, list[Series]]:
+    """Series for plain CLIP and two corrections; the second half of the classes is unknown to them."""
+    names = load_data(setup.stream.data, "fog", root=setup.sources.data_root, limit=1).class_names
+    unknown = ",".join(names[len(names) // 2 :])
+    return {name: [setup.series(name, unknown_classes=unknown)] for name in ("clip", "clip+panda", "clip+panda+level")}
+
+
+@experiment(
+    "table-unknown",
+    "Unknown classes",
+    "How well images of unknown classes are told from known ones, where half of the classes are unknown.",
+    _unknown_rows,
+    corruptions=lambda setup: (CLEAN, *setup.sensitivity_corruptions()),
+    defaults={"limit": 300, "seeds": (0, 1, 2)},
+)
+def _unknown(results: ExperimentResults) -> Section:
+    rows = {series.label: series for series in results.series}
+    table = replace(rejection_table(results, rows, results.corruptions), name="")
+    return Section([table], notes=results.quick_notes())
 
 
 # Beyond the paper: published numbers

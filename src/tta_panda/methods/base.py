@@ -198,6 +198,14 @@ class Method(HasOptions, Stateful, ABC):
         gamma = None if self.features.debiaser is None else self.features.debiaser.gamma
         return None if gamma is None else float(gamma)
 
+    @property
+    def p_values(self) -> Tensor | None:
+        """For each image of the last batch (B,), the share of negatives that resemble the classes at least as much.
+
+        Negatives show no object, so a large share suggests an image of none of the classes. None without negatives.
+        """
+        return self.features.p_values
+
     def explain(self) -> str:
         """Describe the bias of the stream, and what was subtracted or why nothing was; empty without `debias`."""
         with self._lock:
@@ -273,7 +281,7 @@ class FrozenMethod(Method):
         """Adapt to a batch that has been encoded already; its correction is decided here."""
         with self._lock, isolated(self.classifier.model.device), torch.no_grad():
             views = 1 if encoded.views is None or self.features.views is None else encoded.views.shape[1]
-            negatives = 0 if self.features.source is None else encoded.negatives
+            negatives = 0 if self.features.source is None or encoded.negatives is None else len(encoded.negatives)
             self.passes.images += len(encoded.features) * views + negatives
             correction = self.features.decide(encoded, self.class_embeddings)
             return self._finished(self._adapt(encoded.corrected(correction)))

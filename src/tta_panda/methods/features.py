@@ -21,6 +21,7 @@ from tta_panda.models.base import Classifier, ImageModel, count_directions, fram
 from tta_panda.models.devices import full_precision
 from tta_panda.models.prepare import Images, as_batch
 from tta_panda.panda import Correction, Debias, Debiaser, Evidence, Negatives, PandaDebiaser
+from tta_panda.panda.rejection import NegativeEnergies
 from tta_panda.state import Stateful
 from tta_panda.transfers import Index, select, to_device
 from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
@@ -100,7 +101,7 @@ class Encoded(NamedTuple):
     bias: Tensor | None = None  # (B, K), to add to logits
     raw: Tensor | None = None  # f (B, D), features before they were normalised
     views: Tensor | None = None  # (B, V, D), unit; the first view is the plain image
-    negatives: int = 0  # M, the number of negatives encoded for this batch
+    negatives: Tensor | None = None  # (M, D), of the negatives encoded for this batch
     images: Tensor | None = None  # (B, C, H, W), as passed by the caller
 
     def corrected(self, correction: Correction) -> Encoded:
@@ -158,6 +159,9 @@ class Features(Stateful):
         self.views = views
         self.debiaser: Debiaser | None
         self.add_state("debiaser", debias and debias.start(classifier.model.negative_patch_size, seed))
+        self.null = self.add_state("null", NegativeEnergies())
+        # Of the latest batch (B,): the shares of negatives that resemble the classes at least as much as each image.
+        self.p_values: Tensor | None = self.add_state("p_values", None)
         self.view_generator: torch.Generator
         self.add_state("view_generator", torch.Generator().manual_seed(seed))
 
@@ -211,7 +215,7 @@ class Features(Stateful):
         """Return a copy with the offset, computed from the embeddings (M, D) of negatives."""
         source = self.source
         assert source is not None
-        return encoded._replace(offset=source.offset(embedded, negatives), negatives=len(embedded))
+        return encoded._replace(offset=source.offset(embedded, negatives), negatives=embedded)
 
     def decide(self, encoded: Encoded, class_embeddings: Tensor | None = None) -> Correction:
         """Decide the correction of the next batch of the stream; without debiasing, it changes nothing.
@@ -223,20 +227,32 @@ class Features(Stateful):
             return Correction()
         if active.source is not None and encoded.offset is None:
             raise InvalidInputError("This batch was encoded without negatives; encode it with the method that uses it.")
-        if active.fixed is not None:
-            return active.fixed
-        scale, features = self.classifier.logit_scale, encoded.features.detach()
-        text = self.classifier.class_embeddings
-        directions: float | Tensor = self.classifier.directions
-        if class_embeddings is not None and class_embeddings is not text:
-            text = class_embeddings.detach()
-            directions = count_directions(text)
-        offset = None if encoded.offset is None else encoded.offset.detach() @ text.T
-        similarities = features @ text.T + self.classifier.bias / scale
-        evidence = Evidence(features, similarities, offset, scale, directions, encoded.images)
-        if features.device.type == "mps":  # without double precision, which the statistics need
-            return _moved(active.decide(_moved(evidence, torch.device("cpu"))), features.device)
-        return active.decide(evidence)
+        own, correction = self.classifier.class_embeddings, active.fixed
+        text = own if class_embeddings is None or class_embeddings is own else class_embeddings.detach()
+        if correction is None:
+            scale, features = self.classifier.logit_scale, encoded.features.detach()
+            directions = self.classifier.directions if text is own else count_directions(text)
+            offset = None if encoded.offset is None else encoded.offset.detach() @ text.T
+            similarities = features @ text.T + self.classifier.bias / scale
+            evidence = Evidence(features, similarities, offset, scale, directions, encoded.images)
+            if features.device.type == "mps":  # without double precision, which the statistics need
+                correction = _moved(active.decide(_moved(evidence, torch.device("cpu"))), features.device)
+            else:
+                correction = active.decide(evidence)
+        if encoded.negatives is not None:
+            self._compare_with_negatives(encoded.corrected(correction), encoded.negatives, text)
+        return correction
+
+    @torch.no_grad()
+    def _compare_with_negatives(self, encoded: Encoded, negatives: Tensor, text: Tensor) -> None:
+        """Compute the p-values of a corrected batch; its negatives (M, D) get the mean correction of its images."""
+        shift = 0.0 if encoded.shift is None else encoded.shift.mean(dim=0)
+        logits = self.classifier.logits(torch.cat([encoded.debiased, negatives - shift]), text)
+        if encoded.bias is not None:
+            mean = encoded.bias.mean(dim=0).expand(len(negatives), -1)
+            logits = logits + torch.cat([encoded.bias, mean])
+        energies, size = logits.logsumexp(dim=1), len(encoded.features)
+        self.p_values = self.null.p_values(energies[:size], energies[size:])
 
     @torch.no_grad()
     def encode_views(
