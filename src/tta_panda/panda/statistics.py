@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tta_panda.state import Stateful
+from tta_panda.transfers import to_device
 
 PRIOR = 0.02
 """Weight of a prior per image, with equal similarities to all classes, so that each class has a positive weight."""
@@ -35,7 +36,7 @@ class RunningMean(Stateful):
     def update(self, mean: Tensor, images: int) -> Tensor:
         """Add the mean of a batch of this many images, and return the running mean."""
         kept = decay(images, self.half_life)
-        self.total = kept * self.total.to(mean.device) + images * mean
+        self.total = kept * to_device(self.total, mean.device) + images * mean
         self.weight = kept * self.weight + images
         return self.value
 
