@@ -150,6 +150,16 @@ def test_centring_is_cbc_on_the_batch_and_decays_over_the_stream():
         np.testing.assert_allclose(of_stream.decide(evidence(features, text)).shift[0], total / images)
 
 
+def test_half_the_mean_predicts_as_distribution_normalization(tiny_classifier, images):
+    """Zhou et al. 2023 also subtract half the mean of the texts: a constant in all logits of an image."""
+    v = CLIP(tiny_classifier).features.encode(CLIP(tiny_classifier).features.prepare(images[:20])).features
+    t = tiny_classifier.class_embeddings
+    similarities = (v - v.mean(dim=0) / 2) @ (t - t.mean(dim=0) / 2).T
+    got = CLIP(tiny_classifier, debias=Centering(beta=0.5)).adapt(images[:20])
+    expected = (tiny_classifier.logit_scale * similarities).log_softmax(dim=1)
+    torch.testing.assert_close(got.log_softmax(dim=1), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_centring_makes_the_mean_logits_of_a_batch_equal(tiny_classifier, images):
     method = create_method("cbc", tiny_classifier)
     assert method.debias == Centering(beta=1.0)

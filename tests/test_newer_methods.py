@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import reference.dota
+import reference.eata
 import reference.latte
 import reference.rotta
 import torch
@@ -21,6 +22,7 @@ from tta_panda import CLIP, LAME, CLIPArTT, FrozenMethod, Panda, Tent, ZeroShotC
 from tta_panda.errors import InvalidInputError
 from tta_panda.methods import METHODS, parse_method
 from tta_panda.methods.dota import DOTA
+from tta_panda.methods.eata import EATA
 from tta_panda.methods.factory import default_options
 from tta_panda.methods.features import Encoded
 from tta_panda.methods.im import IM
@@ -35,7 +37,7 @@ from tta_panda.methods.tda import TDA
 FROZEN = ("tda", "oga", "stata", "lame", "latte")
 LEARNING = ("ecalp", "onzeta")
 VIEWING = ("dota", "boostadapter", "dpe")
-TRAINED = ("mint", "im", "rotta", "roid", "cliptta", "clipartt", "watt")
+TRAINED = ("mint", "im", "eata", "memo", "rotta", "roid", "cliptta", "ramen", "clipartt", "watt")
 
 
 def made_up(classes: int, size: int, count: int) -> tuple[ZeroShotClassifier, Tensor]:
@@ -179,6 +181,22 @@ def test_an_offset_that_all_classes_share_changes_nothing(name):
         torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["dmn", "tda", "latte", *LEARNING, *VIEWING])
+def test_each_image_has_the_correction_of_its_own(name):
+    """A level is one of these; methods that process images one by one find it in a batch of any size."""
+    classifier, features = made_up(5, 6, 12)
+    random = torch.Generator().manual_seed(0)
+    views = F.normalize(features[:, None] + 0.2 * torch.randn(12, 4, 6, generator=random), dim=-1)
+    views[:, 0] = features
+    bias, shift = 5 * torch.randn(12, 5, generator=random), 0.2 * torch.randn(12, 6, generator=random)
+    encoded = Encoded(features, views=views, bias=bias, shift=shift)
+    at_once, one_by_one, plain = (METHODS.get(name)(classifier, **TINY_OPTIONS.get(name, {})) for _ in range(3))
+    with torch.no_grad():
+        got = at_once._adapt(encoded)
+        torch.testing.assert_close(got, torch.cat([one_by_one._adapt(each) for each in encoded.split()]))
+        assert (got - plain._adapt(Encoded(features, views=views))).abs().max() > 0.1
+
+
 # --- OGA ------------------------------------------------------------------------------------------------------------
 
 
@@ -278,6 +296,28 @@ def test_a_client_alone_receives_nothing(tiny_classifier, images):
     client.adapt(images[:12])
     [received] = exchange([client.cache], tiny_classifier, count=3)
     assert not len(received["labels"])
+
+
+# --- EATA -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["paper", "reference"])
+def test_clean_images_tell_eata_which_weights_matter(protocol, tiny_classifier, images):
+    """In calls of any size, and also after a reset; what is missing comes from the stream."""
+    options = {"lr": 1e-2, "margin": 1.0, "d_margin": 1.0, "fisher_weight": 2000.0, "fisher_images": 20}
+    clean, stream = images[:16].float() / 255, list((images[16:].float() / 255).split(8))
+    given = replace(given_by(tiny_classifier), model=make_tiny(), class_names=list(tiny_classifier.class_names))
+    expected = reference.eata.run(given, stream, **options, protocol=protocol, clean=clean)
+    method = EATA(tiny_classifier, protocol=protocol, **options)
+    method.adapt(images[:8])
+    for part in [clean] if protocol == "reference" else clean.split(6):
+        method.estimate_fisher(part)
+    for _ in range(2):
+        got = [method.adapt(batch) for batch in stream]
+        torch.testing.assert_close(torch.cat(got), torch.cat(expected), rtol=1e-5, atol=1e-5)
+        method.reset()
+    without = EATA(tiny_classifier, protocol=protocol, **options)
+    assert (torch.cat([without.adapt(batch) for batch in stream]) - torch.cat(got)).abs().max() > 1e-4
 
 
 # --- RoTTA ----------------------------------------------------------------------------------------------------------

@@ -85,6 +85,7 @@ DPE = {
     "max_entropy": 0.1,
 }
 
+EATA = {"lr": 5e-3, "margin": 0.99, "d_margin": 1.0, "fisher_weight": 2000.0, "fisher_images": 2000}
 WATT = {"lr": 1e-3, "rounds": 2, "steps": 1, "parallel": False}
 CLIPTTA = {"lr": 2e-3, "steps": 3, "slots": 4, "sample_size": 40, "diversity": 1.0}
 
@@ -176,6 +177,12 @@ OPTIONS: dict[str, dict[str, dict]] = {
         "own": {"lr": 5e-3, "restore": 0.01, "filter_noise": None},
         "filtered": {"lr": 5e-3, "restore": 0.3, "filter_noise": 4.0},
     },
+    "eata": {"own": EATA, "few-images": EATA | {"d_margin": 0.985, "fisher_weight": 100.0, "fisher_images": 20}},
+    "memo": {"own": {"lr": 5e-3, "views": 6}, "one-view": {"lr": 5e-2, "views": 1}},
+    "ramen": {
+        "own": {"lr": 1e-2, "slots": 7500, "neighbours": 50, "sharpness": 5.0},
+        "forgetting": {"lr": 2e-3, "slots": 5, "neighbours": 2, "sharpness": 1.0},
+    },
     "clipartt": {
         "own": {"lr": 5e-3, "steps": 3, "candidates": 3},
         "one-class": {"lr": 5e-3, "steps": 2, "candidates": 1},
@@ -193,7 +200,7 @@ PACKAGE_OPTIONS = {
     "boostadapter": {"augmentation": "augmix"},
 }
 
-VIEWING = ("tpt", "tps", "zero", "vte", "mta", "dota", "boostadapter", "dpe")
+VIEWING = ("tpt", "tps", "zero", "vte", "mta", "dota", "boostadapter", "dpe", "memo")
 
 CASES = [
     pytest.param(name, variant, beta, protocol, id=f"{name}-{variant}-{'panda' if beta else 'plain'}-{protocol}")
@@ -334,12 +341,13 @@ def run_package(name: str, variant: str, beta: float | None, protocol: str) -> l
 
 
 def settled_images(trace: list[dict]) -> Tensor:
-    """(images of all batches,): where float32 decides what a first AdamW step does.
+    """(images of all batches,): where float32 decides what a first AdamW step, or one of Ramen, does.
 
     That step moves by lr times the sign of the gradient, so a component which rounding alone can push across zero, or
-    a view that is kept or not by rounding alone, is no matter of right or wrong.
+    a view that is kept or not by rounding alone, is no matter of right or wrong. Ramen rounds to half precision.
     """
-    return torch.tensor([f.get("smallest_gradient", 1) > 2e-6 and f.get("gap", 1) > 1e-6 for f in trace])
+    smallest = {"smallest_gradient": 2e-6, "gap": 1e-6, "smallest_sum": 5e-8}
+    return torch.tensor([all(f.get(key, 1) > least for key, least in smallest.items()) for f in trace])
 
 
 @every_case
@@ -355,9 +363,9 @@ def test_the_package_equals_the_reference(name, variant, beta, protocol):
         got = torch.cat(run_package(name, variant, beta, protocol))
         outputs, trace = run_reference(name, variant, beta, protocol)
     expected = torch.cat(outputs)
-    if name in ("tpt", "tps"):
+    if name in ("tpt", "tps", "ramen"):
         settled = settled_images(trace)
-        assert settled.sum() >= 11  # of 12
+        assert settled.float().mean() > 0.9
         torch.testing.assert_close(got[~settled], expected[~settled], rtol=0, atol=2e-3)
         got, expected = got[settled], expected[settled]
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
@@ -412,6 +420,9 @@ CHANGED = {
     "rotta": (True, True),
     "roid": (True, True),
     "cliptta": (True, True),
+    "eata": (True, True),
+    "memo": (False, False),
+    "ramen": (False, False),
     "clipartt": (True, True),
     "watt": (True, True),
     "latte": (False, False),
@@ -482,6 +493,9 @@ def test_the_options_take_every_branch(beta):
     assert all(0 < kept < 16 for kept in facts("roid", "own", "kept"))
     assert len(set(facts("roid", "filtered", "share"))) > 1
     assert set(facts("cliptta", "few", "left_out")) == {True}
+    assert any(facts("eata", "few-images", "penalty"))
+    assert max(facts("memo", "own", "moved")) > 1e-3
+    assert any(facts("ramen", "forgetting", "forgotten")) and not any(facts("ramen", "own", "forgotten"))
     assert max(facts("clipartt", "own", "different")) > 1 and max(facts("clipartt", "own", "changed")) > 0
     assert min(facts("watt", "sequential", "different")) > 1
     lengths = torch.tensor(facts("latte", "two-slots", "lengths"))

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from tta_panda.models.base import Classifier
 
 _OF_THE_PAPER = ("CLIP", "Tent", "ETA", "SAR", "DeYO", "TPT", "DMN", "Zero", "TPS", "BAT")
-_SINCE = ("TDA", "OGA", "StatA", "Mint", "IM", "VTE", "MTA", "SubTTA", "LAME")
+_SINCE = ("TDA", "OGA", "StatA", "Mint", "IM", "VTE", "MTA", "MEMO", "SubTTA", "LAME")
 _TRAINING_FREE = ("Latte", "ECALP", "OnZeta", "DOTA", "BoostAdapter", "DPE")
-_OF_STREAMS = ("RoTTA", "ROID", "CLIPTTA")
+_OF_STREAMS = ("EATA", "RoTTA", "ROID", "CLIPTTA", "Ramen")
 _OF_BATCHES = ("CLIPArTT", "WATT")
 _CLASSES = (*_OF_THE_PAPER, *_SINCE, *_TRAINING_FREE, *_OF_STREAMS, *_OF_BATCHES)
 

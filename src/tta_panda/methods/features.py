@@ -24,7 +24,7 @@ from tta_panda.panda import Correction, Debias, Debiaser, Evidence, Negatives, P
 from tta_panda.panda.rejection import NegativeEnergies
 from tta_panda.state import Stateful
 from tta_panda.transfers import Index, select, to_device
-from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
+from tta_panda.views import Augmentation, ViewPlan, apply_view_plan, sample_view_plan
 
 Encode = Callable[[], Tensor]
 """A function that runs an encoder pass."""
@@ -129,9 +129,9 @@ class Encoded(NamedTuple):
         views, bias = (None if each is None else select(each, index) for each in (self.views, self.bias))
         return Encoded(select(self.features, index), shift=shift, bias=bias, views=views)
 
-    def each(self) -> Iterator[Encoded]:
-        """Yield every image as a batch of one."""
-        return (self.select(slice(image, image + 1)) for image in range(len(self.features)))
+    def split(self) -> list[Encoded]:
+        """Return every image as a batch of its own."""
+        return [self.select(slice(image, image + 1)) for image in range(len(self.features))]
 
 
 @dataclass(frozen=True)
@@ -254,6 +254,14 @@ class Features(Stateful):
         energies, size = logits.logsumexp(dim=1), len(encoded.features)
         self.p_values = self.null.p_values(energies[:size], energies[size:])
 
+    def plan_views(self, originals: Tensor) -> ViewPlan:
+        """Draw the augmented views of images (B, C, H, W), which the method must have asked for."""
+        assert self.views is not None
+        sides = (self.classifier.model.image_size,) * 2
+        return sample_view_plan(
+            self.views.augmentation, originals.shape, self.views.count - 1, self.view_generator, sides
+        )
+
     @torch.no_grad()
     def encode_views(
         self, encoded: Encoded, batch: Batch, run_pass: Callable[[Encode], Tensor] = lambda encode: encode()
@@ -265,9 +273,7 @@ class Features(Stateful):
         plain = encoded.features[:, None]  # (B, 1, D): the first view needs no second pass
         if views.count == 1:
             return encoded._replace(views=plain)
-        model, count = self.classifier.model, views.count - 1
-        sides = (model.image_size, model.image_size)
-        plan = sample_view_plan(views.augmentation, originals.shape, count, self.view_generator, sides)
+        model, count, plan = self.classifier.model, views.count - 1, self.plan_views(originals)
 
         def encode(chunk: slice) -> Tensor:
             images = apply_view_plan(to_device(originals[chunk], model.device), plan[chunk])  # (b, V-1, C, S, S)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from tta_panda.chunks import in_chunks
-from tta_panda.transfers import select, to_device
+from tta_panda.methods.losses import entropy, top_class
+from tta_panda.transfers import select, to_device, to_host
 
 FLOATS_PER_PASS = 2**22
 """Size of the intermediate tensors when prototypes are read, 16 MB: classes are split into chunks accordingly."""
@@ -97,6 +98,12 @@ def empty_cache(features: Tensor) -> Entries:
     """Return a cache without entries, for features like these (..., D)."""
     labels = torch.empty(0, dtype=torch.long, device="cpu")
     return {"features": features[:0], "labels": labels, "entropies": torch.empty_like(labels, dtype=features.dtype)}
+
+
+def make_entries(features: Tensor, logits: Tensor) -> Entries:
+    """Return images with these features (B, D), and with classes and entropies predicted by logits (B, K)."""
+    labels, entropies = to_host(top_class(logits), entropy(logits))
+    return {"features": features, "labels": labels, "entropies": entropies}
 
 
 def update_cache(

@@ -28,8 +28,8 @@ def entropy_of(log_probabilities: Tensor) -> Tensor:
 
 
 def marginal_entropy(logits: Tensor) -> Tensor:
-    """Return the entropy (B,) of the mean softmax over the views of logits (B, V, K)."""
-    log_mean = logits.float().log_softmax(dim=-1).logsumexp(dim=1) - math.log(logits.shape[1])  # (B, K)
+    """Return the entropy (...) of the mean softmax over the views of logits (..., V, K)."""
+    log_mean = logits.float().log_softmax(dim=-1).logsumexp(dim=-2) - math.log(logits.shape[-2])  # (..., K)
     return entropy_of(log_mean)
 
 

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from tta_panda.methods.base import FrozenMethod
 from tta_panda.methods.features import Encoded
-from tta_panda.methods.image_cache import Entries, empty_cache, update_cache
-from tta_panda.methods.losses import entropy_of, top_class
+from tta_panda.methods.image_cache import Entries, empty_cache, make_entries, update_cache
 from tta_panda.options import Count, NonNegative
-from tta_panda.transfers import to_device, to_host
+from tta_panda.transfers import to_device
 
 MIN_FOR_MEAN = 2
 """Minimum number of entries of a class for its mean to replace the text."""
@@ -47,10 +46,10 @@ class OGA(FrozenMethod):
     def _adapt(self, encoded: Encoded) -> Tensor:
         prior = self.classify(encoded).log_softmax(dim=-1)  # (B, K)
         features = F.normalize(encoded.features, dim=-1)
-        labels, entropies = to_host(top_class(prior), entropy_of(prior))
-        seen = {"features": features, "labels": labels, "entropies": entropies}
+        seen = make_entries(features, prior)
         # Images with a uniform prediction do not enter, even if a slot is free.
-        self.cache = update_cache(self.cache, seen, self.slots, entropies < math.log(prior.shape[1])).apply()
+        is_certain = seen["entropies"] < math.log(prior.shape[1])
+        self.cache = update_cache(self.cache, seen, self.slots, is_certain).apply()
         log_likelihoods = self._log_likelihoods(features)
         return (prior + (self.temperature * log_likelihoods).log_softmax(dim=-1)).log_softmax(dim=-1)
 

@@ -24,6 +24,9 @@ _FEW_STEPS: dict[str, dict[str, Any]] = {
     "cliptta": {"steps": 2},
     "clipartt": {"steps": 3},
     "watt": {"rounds": 1, "steps": 1},
+    "eata": {"fisher_images": 100},
+    "memo": {"views": 4},
+    "ramen": {"slots": 75},
 }
 
 _SHARED: dict[str, dict[str, Any]] = {
@@ -58,6 +61,9 @@ _PER_BENCHMARK: dict[str, dict[str, tuple[Any, Any, Any]]] = {
     "subtta": {"lr": (1e-3, 1e-3, 5e-4), "momentum": (0.1, 0.1, 0.5)},
     "roid": {"lr": (1e-3, 1e-3, 2.5e-4), "optimizer": ("adam", "adam", "sgd")},
     "cliptta": {"slots": (4, 16, 16), "sample_size": (40, 128, 1000)},
+    "eata": {"lr": (1e-3, 1e-3, 2.5e-4), "d_margin": (0.4, 0.1, 0.05), "fisher_weight": (1.0, 1.0, 2000.0)},
+    "memo": {"lr": (5e-3, 5e-3, 2.5e-4), "views": (32, 32, 64)},
+    "ramen": {"slots": (7500, 750, 75), "neighbours": (50, 5, 1), "sharpness": (5.0, 5.0, 0.0)},
     "onzeta": {"length": (10_000, 10_000, 5000)},
     "dota": {"growth": (0.02, 0.02, 0.005), "max_weight": (0.3, 0.3, 0.2)},
     "latte": {"slots": (12, 8, 8), "alpha": (1.0, 0.7, 0.7)},  # none are published for ImageNet-C
@@ -65,7 +71,7 @@ _PER_BENCHMARK: dict[str, dict[str, tuple[Any, Any, Any]]] = {
 """Values for the three benchmarks, by method and option; for Panda's ten methods from its paper."""
 
 _MINI = {"eta": {"lr": 1e-3}, "tps": {"lr": 1e-3}, "mint": {"lr": 1.5e-2}, "tda": {"negative_alpha": 1.0}}
-_MINI |= {"oga": {"temperature": 0.2}}
+_MINI |= {"eata": {"lr": 1e-3, "margin": 0.5, "d_margin": 1.0, "fisher_weight": 1.0}, "oga": {"temperature": 0.2}}
 
 
 @dataclass(frozen=True)

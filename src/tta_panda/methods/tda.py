@@ -10,10 +10,9 @@ from torch import Tensor
 
 from tta_panda.methods.base import FrozenMethod
 from tta_panda.methods.features import Encoded
-from tta_panda.methods.image_cache import CacheUpdate, Entries, empty_cache, update_cache
-from tta_panda.methods.losses import entropy_of, top_class
+from tta_panda.methods.image_cache import CacheUpdate, Entries, empty_cache, make_entries, update_cache
 from tta_panda.options import Count, NonNegative
-from tta_panda.transfers import to_device, to_host
+from tta_panda.transfers import to_device
 
 
 class TDA(FrozenMethod):
@@ -61,12 +60,11 @@ class TDA(FrozenMethod):
 
     def _adapt(self, encoded: Encoded) -> Tensor:
         logits = self.classify(encoded)  # (B, K)
-        log_probabilities = logits.log_softmax(dim=-1)
-        probabilities, keys = log_probabilities.exp(), F.normalize(encoded.features, dim=-1)
-        labels, entropies = to_host(top_class(logits), entropy_of(log_probabilities))
-        seen = {"features": keys, "labels": labels, "entropies": entropies}
+        probabilities = logits.softmax(dim=-1)
+        keys = F.normalize(encoded.features, dim=-1)
+        seen = make_entries(keys, logits)
         possible = (self.min_probability < probabilities) & (probabilities < 1)
-        shares = entropies / math.log2(logits.shape[1])
+        shares = seen["entropies"] / math.log2(logits.shape[1])
         is_uncertain = (self.min_entropy < shares) & (shares < self.max_entropy)
         positive = update_cache(self.positive, seen, self.slots)
         doubtful = {**seen, "possible": possible}

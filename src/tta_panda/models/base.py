@@ -333,6 +333,11 @@ class ZeroShotClassifier(Classifier):
                 f"The context has input embeddings of {vectors.shape[-1]} dimensions, but those of {self.model.name} "
                 f"have {embedded.shape[-1]}. Use the model that it was learned with."
             )
+        if vectors.shape[-2] + 1 >= embedded.shape[1]:
+            raise InvalidInputError(
+                f"The context has {vectors.shape[-2]} vectors, which leaves no room for the class names in the "
+                f"{embedded.shape[1]} tokens of {self.model.name}."
+            )
         own = vectors[classes] if vectors.ndim == 3 else vectors.expand(len(embedded), -1, -1)  # (N, n, W)
         return torch.cat([embedded[:, :1], own, embedded[:, 1 + own.shape[1] :]], dim=1)
 
