@@ -20,6 +20,8 @@ GOALS = {
     "clipartt": 1 + 2 * TINY_OPTIONS["clipartt"]["steps"],  # which captions are new
     "watt": 1 + 2 * 8 * TINY_OPTIONS["watt"]["rounds"] * TINY_OPTIONS["watt"]["steps"],  # for each of eight templates
     "dota": 1 + BATCH,  # whether the covariance is singular
+    "memo": 1 + BATCH,  # a step for every image
+    "ramen": 2 + BATCH,  # gradients of every image
     "dpe": 1 + BATCH,  # the label of an image decides what its step is taken on
 }
 CASES = [*((name, "") for name in NAMES), *((name, debias) for name in ("clip", "bat") for debias in DEBIASES)]
