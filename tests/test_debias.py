@@ -222,7 +222,7 @@ def reference_bias(stream, settings: Level, betas: list[float]) -> list[np.ndarr
         offset, images = keep * offset + size * bias[0], weight
         if settings.gate is not None:
             centred = torch.from_numpy(offset / images - (offset / images).mean())
-            gamma *= 0.75 + 0.25 * agreement(torch.from_numpy(levels.mean(axis=0)), centred, 7.0)
+            gamma *= 0.75 + 0.25 * float(agreement(torch.from_numpy(levels.mean(axis=0)), centred, 7.0))
         gamma = gamma if settings.gamma == "auto" else settings.gamma
         if settings.gate is None:
             again = (1 - softmax(SCALE * (plain - 0.5 * gamma * levels))) ** settings.exponent
@@ -252,7 +252,7 @@ def biases(level: Level, stream: list[Batch]) -> tuple[list[np.ndarray], list[fl
         similarities, offset = torch.from_numpy(plain), None if level.gate is None else torch.from_numpy(bias)
         batch = Evidence(similarities, similarities, offset, SCALE, 7.0, torch.from_numpy(pictures))
         found.append(debiaser.decide(batch).bias.numpy())
-        betas.append(debiaser.beta or 0.0)
+        betas.append(float(debiaser.beta or 0.0))
     return found, betas
 
 

@@ -28,6 +28,7 @@ from tta_panda.panda.statistics import (
     correlation,
     largest,
 )
+from tta_panda.transfers import to_device
 
 REFINEMENT = 0.5
 """Share of a first correction with which images are predicted again, to decide which classes they do not show."""
@@ -85,7 +86,7 @@ class LevelDebiaser(Debiaser):
     def __init__(self, settings: Level, patch_size: int, seed: int):
         super().__init__()
         self.settings: Level = settings
-        self.gamma: float | None = self.add_state("gamma", None)
+        self.gamma: float | Tensor | None = self.add_state("gamma", None)
         # Of the latest N images: signatures (N, 4), similarities (N, K), and how certainly each class is absent (N, K).
         self.signatures: Tensor | None = self.add_state("signatures", None)
         self.similarities: Tensor | None = self.add_state("similarities", None)
@@ -105,7 +106,7 @@ class LevelDebiaser(Debiaser):
         return Correction() if self.settings.gamma == 0 else None
 
     @property
-    def beta(self) -> float | None:
+    def beta(self) -> float | Tensor | None:
         """The gate's beta; it is not subtracted."""
         return None if self.gate is None else self.gate.beta
 
@@ -123,8 +124,10 @@ class LevelDebiaser(Debiaser):
         logits = scale * similarities
         if self.gate is not None:
             assert evidence.offset_similarities is not None
-            logits = logits - scale * (self.gate.decide(evidence).beta or 0.0) * evidence.offset_similarities
-        signature, absence = signatures(evidence.images).to(similarities), self._absence(logits)
+            beta = self.gate.decide(evidence).beta
+            logits = logits if beta is None else logits - scale * beta * evidence.offset_similarities
+        signature = to_device(signatures(evidence.images).to(similarities.dtype), similarities.device)
+        absence = self._absence(logits)
         self.signatures = self._append(self.signatures, signature)
         self.similarities = self._append(self.similarities, similarities)
         self.absence = self._append(self.absence, absence)
@@ -162,20 +165,20 @@ class LevelDebiaser(Debiaser):
         found = in_chunks(levels, len(neighbours.indices), at_once)
         return found - found.mean(dim=1, keepdim=True)
 
-    def _strength(self, evidence: Evidence) -> float:
+    def _strength(self, evidence: Evidence) -> float | Tensor:
         if self.settings.gamma != "auto":
             return self.settings.gamma
-        gamma = self.diversity.update(evidence.similarities.cpu())
+        gamma = self.diversity.update(evidence.similarities)
         if evidence.offset_similarities is not None and self.gate is not None:
             assert self.level is not None
             offset = self.offset.update(batch_mean(evidence.offset_similarities), len(evidence.similarities))
-            gamma *= 1 - GATE * (1 - agreement(self.level.cpu().double(), centred(offset), evidence.directions))
+            gamma = gamma * (1 - GATE * (1 - agreement(self.level.double(), centred(offset), evidence.directions)))
         return gamma
 
     def explain(self, class_names: Sequence[str], class_embeddings: Tensor) -> str:
         if self.gamma is None or self.level is None:
             return "No batch has been seen."
-        level = self.level.cpu().double()
+        level = self.level.double()
         favoured = f"Independent of the image, the model favours {largest(level, class_names)}."
         if self.gamma < 0.005 and self.settings.gamma == "auto":
             return f"{favoured} Nothing was subtracted: the images look like a single class."
