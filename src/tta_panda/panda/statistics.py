@@ -98,8 +98,11 @@ class ClassDiversity(Stateful):
     @property
     def value(self) -> float:
         """The diversity of the stream so far."""
+        return self.between(*NOISE)
+
+    def between(self, low: float, high: float) -> float:
+        """Return where the ratio of upward to downward deviations lies between two values, from 0 to 1."""
         upward, downward = self.extremes.value.tolist()
-        low, high = NOISE
         ratio = upward / downward if downward > 0 else 0.0
         return min(1.0, max(0.0, (ratio - low) / (high - low)))
 
