@@ -44,8 +44,12 @@ TINY_OPTIONS = {
     "dota": _VIEWS,
     "boostadapter": _VIEWS,
     "dpe": _VIEWS,
+    "eata": {"margin": 1.0, "d_margin": 1.0, "fisher_images": 4},
+    "memo": {"views": 2},
     "rotta": {"capacity": 8},
     "cliptta": {"steps": 2},
+    "clipartt": {"steps": 2},
+    "watt": {"rounds": 1, "steps": 1},
 }
 """What suits the tiny model: it has two blocks, and is so unsure that filters would let nothing pass."""
 

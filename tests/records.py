@@ -32,6 +32,10 @@ def make_record(
     chosen = ({"beta": "auto"} if "+" in method else {}) | (options or {})
     config = config or RunConfig(stream=StreamConfig(**known), method=MethodConfig(name=method, options=chosen))
     beta = 0.3 if config.method.parsed.debias else None
+    detected: dict[str, Any] = {}
+    if config.stream.unknown_classes:
+        names = ["known_energies", "unknown_energies"] + (["known_p_values", "unknown_p_values"] if beta else [])
+        detected = {"unknown": 50, "auroc": 0.8, "fpr95": 0.6} | {name: [i / 100 for i in range(101)] for name in names}
     measured = {
         "accuracy": accuracy,
         "accuracy_stderr": 0.05,
@@ -46,6 +50,7 @@ def make_record(
     }
     record = RunRecord(
         **measured,
+        **detected,
         schema_number=SCHEMA,
         config=config,
         weights_hash="0123456789abcdef",

@@ -237,7 +237,8 @@ def test_what_is_said_of_a_stream_is_in_the_record(succeeded, tmp_path):
         "severity": 3,
         "order": "sequential",
         "seed": 2,
-        "batch_size": 7,
+        "batch_size": 1,
+        "window": 4,
     }
     said |= {"limit": 9, "preprocess": "exact", "precision": "bf16", "model": "mini", "templates": "mint"}
     said |= {"backend": "torch"}

@@ -143,7 +143,7 @@ def test_check_names_what_is_missing_and_damaged(tmp_path: Path, monkeypatch: py
     assert "expected uint8 (150, 32, 32, 3)" in found["cifar10-c", "contrast.npy"].detail
     assert status["cifar10-c", "frost.npy"] == "missing"
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="no known data set"):
+    with pytest.raises(DataError, match="no published data set"):
         check_data(tmp_path / "empty")
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,15 +15,18 @@ import numpy as np
 import pytest
 from data_files import random_images, write_image
 from PIL import Image
+from test_predict import write
 from typer.testing import CliRunner
 
-from tta_panda import load_data, predict
+from tta_panda import CLIP, Stream, evaluate, load_data, load_model, make_classifier, predict
 from tta_panda.cli import app
 from tta_panda.data import DATASETS, check_data
 from tta_panda.data.dataset import ImageFiles
 from tta_panda.data.source import published_classes
 from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
+from tta_panda.prediction.reading import find_pictures
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 WNIDS = list(published_classes("imagenet"))
 
 
@@ -62,6 +67,8 @@ def test_trees_of_domains(name: str, tmp_path: Path) -> None:
     findings = [finding for finding in check_data(tmp_path) if finding.data == name]
     assert [finding.item for finding in findings] == list(domains)
     assert findings[0].status == "partial" and "2 images of 2 classes, expected" in findings[0].detail
+    [row] = bench(name, tmp_path, "--data-root", str(tmp_path), "--corruption", domains[0])
+    assert row["samples"] == 2 and row["corruption"] == domains[0]
 
 
 def test_domains_take_the_place_of_corruptions(tmp_path: Path) -> None:
@@ -91,7 +98,7 @@ def test_wrong_domains_are_explained(tmp_path: Path) -> None:
     assert dataset.class_names == ("Back_Pack", "bike") and len(dataset) == 1  # a domain may lack a class
     statuses = {finding.item: finding.status for finding in check_data(tmp_path)}
     assert statuses["photo"] == "partial" and statuses["cartoon"] == "missing"
-    with pytest.raises(DataError, match=r"There is no .*cartoon.*found photo, sketch"):
+    with pytest.raises(DataError, match=r"There is no .*cartoon.*found photo, sketch.*--corruption NAMES"):
         load_data("pacs", "cartoon", root=tmp_path)
     source = DATASETS.get("pacs")
     with pytest.raises(UnknownNameError, match="domain 'fog'"):
@@ -108,6 +115,9 @@ def test_your_own_domains(tmp_path: Path) -> None:
     (root / "classes.txt").write_text("Back_Pack\trucksack\nbike\tbicycle\n")
     assert load_data("domains", "night", root=root).class_names == ("rucksack", "bicycle")
     assert {row["corruption"] for row in bench("domains", tmp_path, "--data-root", str(root))} == {"day", "night"}
+    assert [finding[1:3] for finding in check_data(root, "domains")] == [("day", "ok"), ("night", "ok")]
+    (root / "classes.txt").write_text("bike\n")
+    assert [finding.status for finding in check_data(root, "domains")] == ["damaged"] * 2
 
 
 @pytest.mark.parametrize(
@@ -119,8 +129,13 @@ def test_your_own_domains(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore::tta_panda.errors.TtaPandaWarning")
-def test_other_corruptions_of_imagenet(name: str, corruption: str, folder: str, tmp_path: Path) -> None:
-    wnids = WNIDS[::5] if name.startswith("tiny") else WNIDS
+def test_other_corruptions_of_imagenet(
+    name: str, corruption: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wnids = WNIDS[::5]  # Tiny-ImageNet has 200 of the 1,000 classes
+    if name != "tiny-imagenet-c":
+        wnids = WNIDS[:20]
+        monkeypatch.setattr("tta_panda.data.folders.published_classes", lambda _name: {wnid: wnid for wnid in wnids})
     place = tmp_path / folder / corruption / "3"
     content = write_image(place / wnids[0] / "a.png", 8, 8).read_bytes()
     for wnid in wnids[1:]:
@@ -130,15 +145,15 @@ def test_other_corruptions_of_imagenet(name: str, corruption: str, folder: str, 
     assert len(dataset) == len(wnids) == len(dataset.class_names)
     found = [finding for finding in check_data(tmp_path) if finding.data == name and finding.item == corruption]
     assert [finding.status for finding in found] == ["partial"]
-    if name.startswith("tiny"):
-        rows = bench(
-            name, tmp_path, "--data-root", str(tmp_path), "--corruption", corruption, "--severity", "3", "--limit", "8"
-        )
-        assert rows[0]["samples"] == 8
-    else:
+    root = ["--data-root", str(tmp_path)]
+    [row] = bench(name, tmp_path, *root, "--corruption", corruption, "--severity", "3", "--limit", "8")
+    assert row["samples"] == 8 and row["corruption"] == corruption
+    if name != "tiny-imagenet-c":
         assert set(DATASETS.get(name).expand(["all"], tmp_path)) == set(DATASETS.get(name).domains) - {"clean"}
         with pytest.raises(UnknownNameError):
             DATASETS.get(name).expand(["fog"], tmp_path)
+        with pytest.raises(DataError, match=r"found severities 3 of .*\. Unpack it there"):
+            load_data(name, corruption, 4, root=tmp_path)
 
 
 def test_cifar_10_2_and_c_bar(tmp_path: Path) -> None:
@@ -150,8 +165,11 @@ def test_cifar_10_2_and_c_bar(tmp_path: Path) -> None:
     bar.mkdir()
     np.save(bar / "ripple.npy", np.tile(images, (5, 1, 1, 1)))
     np.save(bar / "labels.npy", np.tile(labels, 5))
-    rows = bench("cifar10-c-bar", tmp_path, "--data-root", str(tmp_path), "--corruption", "ripple")
-    assert rows[0]["samples"] == 20
+    root = ["--data-root", str(tmp_path), "--corruption", "ripple"]
+    [first] = bench("cifar10-c-bar", tmp_path, *root)
+    np.save(bar / "ripple.npy", np.tile(images[::-1], (5, 1, 1, 1)))  # the authors' script sets no random seed
+    [second] = bench("cifar10-c-bar", tmp_path, *root)
+    assert first["samples"] == second["samples"] == 20 and first["fingerprint"] != second["fingerprint"]
     findings = {finding.item: finding for finding in check_data(tmp_path)}
     assert findings["cifar102_test.npz"].status == findings["ripple.npy"].status == "damaged"
     assert findings["lines.npy"].status == "missing"
@@ -172,6 +190,7 @@ def test_variants_of_aircraft(tmp_path: Path) -> None:
     assert bench("fgvc-aircraft", tmp_path, "--data-root", str(tmp_path))[0]["samples"] == 3
     assert [finding[2:] for finding in check_data(tmp_path)] == [("ok", "3 images of 2 classes")]
     (tmp_path / "variants.txt").write_text("707-320\n")
+    assert [finding.status for finding in check_data(tmp_path)] == ["damaged"]
     with pytest.raises(DataError, match=r"variants that are not in variants\.txt: Boeing 717"):
         load_data("fgvc-aircraft", root=tmp_path)
     (tmp_path / "variants.txt").unlink()
@@ -184,7 +203,7 @@ def test_lists_of_paths_and_labels(tmp_path: Path) -> None:
     for domain in ("real", "sketch"):
         (tmp_path / f"{domain}_list.txt").write_text(f"{domain}/Back_Pack/a.png 0\n{domain}/bike/a.png 1\n")
     dataset = load_data("domainnet-126", "sketch", root=tmp_path)
-    assert isinstance(dataset, ImageFiles) and dataset.class_names == ("Back Pack", "bike")
+    assert isinstance(dataset, ImageFiles) and dataset.class_names == ("Back_Pack", "bike")
     assert [path.parent.parent.name for path in map(Path, dataset.paths)] == ["sketch", "sketch"]
     rows = bench(
         "domainnet-126", tmp_path, "--data-root", str(tmp_path), "--order", "continual", "--corruption", "real,sketch"
@@ -193,6 +212,9 @@ def test_lists_of_paths_and_labels(tmp_path: Path) -> None:
     assert {row["corruption"] for row in bench("lists", tmp_path, "--data-root", str(tmp_path))} >= {"real", "sketch"}
     with pytest.raises(DataError, match="There is no list of clipart"):
         load_data("domainnet-126", "clipart", root=tmp_path)
+    statuses = {finding.item: finding.status for finding in check_data(tmp_path)}
+    assert statuses == {"clipart": "damaged", "painting": "damaged", "real": "ok", "sketch": "ok"}
+    assert [finding[1:3] for finding in check_data(tmp_path, "lists")] == [("real", "ok"), ("sketch", "ok")]
     (tmp_path / "sketch_list.txt").unlink()
     assert len(load_data("lists", root=tmp_path)) == 2
 
@@ -219,6 +241,17 @@ def test_lists_that_cannot_be_read_are_explained(text: str, message: str, tmp_pa
     (tmp_path / "real.txt").write_text("real/bike/a.png 2\n")
     with pytest.raises(DataError, match=r"has the label 2, but .* names only 2 classes"):
         load_data("lists", root=tmp_path)
+
+
+def test_labels_are_part_of_the_fingerprint(tmp_path: Path) -> None:
+    write_tree(tmp_path, ("real",))
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    found = set()
+    for labels in ((0, 1), (1, 0), (0, 1)):
+        lines = (f"real/{name}/a.png {label}\n" for name, label in zip(("Back_Pack", "bike"), labels, strict=True))
+        (tmp_path / "real.txt").write_text("".join(lines))
+        found.add(DATASETS.get("lists").fingerprint(tmp_path, "clean", 0))
+    assert len(found) == 2 and None not in found
 
 
 # WebDataset
@@ -259,7 +292,10 @@ def test_webdataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved = root.rename(tmp_path / "elsewhere" / "shards")
     assert bench(f"wds:{moved}/{{000..002}}.tar", tmp_path / "b")[0]["fingerprint"] == row["fingerprint"]
     assert bench(f"wds:{moved}/{{000..001}}.tar", tmp_path)[0]["fingerprint"] != row["fingerprint"]
-    assert [finding[1:3] for finding in check_data(moved)] == [(f"{shard:03}.tar", "ok") for shard in range(3)]
+    assert check_data(tmp_path, f"wds:{moved}") == [("wds", "clean", "ok", "12 images of 2 classes")]
+    classifier = make_classifier(load_model("mini"), dataset.class_names)
+    result = evaluate(CLIP(classifier), Stream(load_data(f"wds:{moved}"), 5, fit=32))
+    assert result.accuracy == row["accuracy"] and result.samples == 12
     opened: list[str] = []
     import tta_panda.data.shards as module
 
@@ -267,6 +303,18 @@ def test_webdataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "open_regular", lambda path: opened.append(path.name) or original(path))  # type: ignore[func-returns-value]
     list(load_data(f"wds:{moved}"))
     assert opened == sorted(opened[:3]) + sorted(opened[3:])  # read twice, one shard after another
+
+
+def test_shards_are_streamed(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    Image.fromarray(random_images(1, 400, 400)[0]).save(content, "PPM")
+    write_shard(tmp_path / "0.tar", {str(index): {"ppm": content.getvalue(), "cls": b"0"} for index in range(40)})
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    tracemalloc.start()
+    seen = sum(len(labels) for _, labels in Stream(load_data(f"wds:{tmp_path}"), 2, fit=32))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert seen == 40 and peak < (tmp_path / "0.tar").stat().st_size / 4
 
 
 def test_shards_of_ccc(tmp_path: Path) -> None:
@@ -277,6 +325,15 @@ def test_shards_of_ccc(tmp_path: Path) -> None:
     rows = bench("ccc", tmp_path, "--data-root", str(tmp_path), "--order", "sequential", "--limit", "6")
     assert rows[0]["corruption"] == setting and rows[0]["samples"] == 6
     assert load_data("ccc", root=tmp_path / setting).labels.tolist() == dataset.labels.tolist()
+    other = write_shards(tmp_path / setting.replace("43", "44"), image="input.jpg", label="output.cls")
+    (other / "002.tar").write_bytes((other / "002.tar").read_bytes()[:3000])
+    statuses = {finding.item: finding.status for finding in check_data(tmp_path, "ccc")}
+    assert statuses == {setting: "ok", other.name: "damaged"}
+    command = ["bench", "--method", "clip", "--data", "ccc", "--data-root", str(tmp_path), "-o", str(tmp_path / "b")]
+    result = CliRunner().invoke(app, [*command, "--json"])  # only the damaged domain is lost
+    found = json.loads(result.stdout)
+    assert result.exit_code == 1 and {row["corruption"] for row in found["rows"]} == {setting}
+    assert other.name in found["missing"][0]["what"] and "002.tar cannot be read" in found["missing"][0]["reason"]
 
 
 @pytest.mark.parametrize(
@@ -284,24 +341,31 @@ def test_shards_of_ccc(tmp_path: Path) -> None:
     [
         (lambda root: (root / "001.tar").unlink(), r"1 of 3 shards are not in .*: 001\.tar; found 000\.tar"),
         (lambda root: (root / "classes.txt").unlink(), "There are no class names for"),
+        (lambda root: (root / "classes.txt").write_text("crane\ncrane\n"), r"classes\.txt names classes twice: crane"),
         (lambda root: (root / "001.tar").write_bytes((root / "001.tar").read_bytes()[:3000]), "001.tar cannot be read"),
-        (lambda root: (root / "001.tar").write_bytes(b"no tar"), "001.tar cannot be read as a shard after 0 images"),
+        (lambda root: (root / "001.tar").write_bytes(b"no tar"), "001.tar cannot be read as a shard .*no tar file"),
         (lambda root: write_shard(root / "001.tar", {"1": {"png": encoded(0)}}), "1 of the 9 images have no label"),
         (
             lambda root: write_shard(root / "001.tar", {"1": {"png": b"", "cls": b"cat"}}),
             "holds b'cat'; expected the index",
         ),
-        (lambda root: write_shard(root / "001.tar", {"1": {"png": b"", "cls": b"9"}}), r"Labels must lie in 0\.\.1"),
+        (
+            lambda root: write_shard(root / "001.tar", {"1": {"png": b"", "cls": b"9"}}),
+            r"in 0\.\.1 for 2 classes, found 9 for .*001\.tar/1\.png",
+        ),
     ],
 )
 def test_damaged_shards_are_explained(damage: Callable[[Path], object], message: str, tmp_path: Path) -> None:
     damage(write_shards(tmp_path))
     with pytest.raises(DataError, match=message):
         load_data(f"wds:{tmp_path}/{{000..002}}.tar")
+    command = ["data", "check", "--data", f"wds:{tmp_path}/{{000..002}}.tar", "--json"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1 and re.search(message, json.loads(result.stdout)["rows"][0]["detail"])
 
 
 def test_shards_without_images_are_explained(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no shards"):
+    with pytest.raises(DataError, match="There are no shards of clean in"):
         load_data(f"wds:{tmp_path}")
     write_shard(tmp_path / "0.tar", {"1": {"txt": b"hello"}})
     with pytest.raises(DataError, match=r"There are no images in 0\.tar"):
@@ -319,6 +383,10 @@ def test_shards_are_predicted(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["pictures"] == 8
     rows = (tmp_path / "whole.csv").read_text().splitlines()
     assert f"{root}/000.tar/00001.png" in rows[2] and ",dog," in rows[2] and len(rows) == 9
+    pictures = find_pictures([f"wds:{root}/{{000..001}}.tar"])[0]
+    for name, batches in (("resumed", 1), ("resumed", None), ("uninterrupted", None)):
+        write(tmp_path / f"{name}.csv", pictures, batches=batches, resume=batches is None, batch_size=3)
+    assert (tmp_path / "resumed.csv").read_bytes() == (tmp_path / "uninterrupted.csv").read_bytes()
     predictions = predict(f"wds:{root}", model="mini", progress=False)
     assert len(predictions) == 12 and predictions[4].label == "cat"
     for shard in root.glob("*.tar"):
@@ -335,7 +403,7 @@ def write_parquet(folder: Path, **columns: Any) -> Path:
     datasets = pytest.importorskip("datasets")
     folder.mkdir(parents=True, exist_ok=True)
     table = datasets.Dataset.from_dict(columns)
-    if "image" in columns:
+    if isinstance(columns.get("image", [[]])[0], dict):
         table = table.cast_column("image", datasets.Image())
     table.to_parquet(str(folder / "test.parquet"))
     return folder
@@ -356,6 +424,11 @@ def test_folders_of_parquet(tmp_path: Path, rows: dict[str, Any]) -> None:
     assert np.array_equal(np.asarray(dataset[4][0]), random_images(1, 16, 16, 4)[0])
     [row] = bench(f"hf:{folder}", tmp_path)
     assert row["samples"] == 6 and row["data"] == "hf:pets" and len(row["fingerprint"]) == 12
+    assert check_data(tmp_path, f"hf:{folder}") == [("hf", "clean", "ok", "6 images of 2 classes")]
+    predictions = predict(f"hf:{folder}", model="mini", progress=False)
+    assert [prediction.label for prediction in predictions] == rows["label"]
+    classifier = make_classifier(load_model("mini"), dataset.class_names)
+    assert evaluate(CLIP(classifier), Stream(dataset, 4, fit=32)).accuracy == row["accuracy"]
 
 
 @pytest.mark.parametrize(
@@ -365,6 +438,7 @@ def test_folders_of_parquet(tmp_path: Path, rows: dict[str, Any]) -> None:
         ("label", [0.5, 1, 0, 1, 1, 0], "expected whole numbers or class names"),
         ("label", None, "has the columns image; expected one of label"),
         ("image", None, "has the columns label; expected one of image"),
+        ("image", [[0, 255]] * 6, "expected encoded images. Convert it"),
     ],
 )
 def test_wrong_columns_are_explained(
@@ -382,3 +456,14 @@ def test_unknown_data_sets_of_hugging_face_are_explained(tmp_path: Path, rows: d
         load_data(f"hf:{tmp_path / 'empty'}")
     with pytest.raises(DataError, match="Name the data set"):
         load_data("hf")
+
+
+def test_splits_without_labels_are_explained(tmp_path: Path, rows: dict[str, Any]) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["cat", "dog"]))
+    (tmp_path / "pets").mkdir()
+    for labels, message in (([-1] * 6, "split test .* has no labels"), ([0, 1, 0, 1, 0, -1], "found -1 for .*pets/5")):
+        table = datasets.Dataset.from_dict({**rows, "label": labels}, features)
+        table.to_parquet(str(tmp_path / "pets" / "test.parquet"))
+        with pytest.raises(DataError, match=message):
+            load_data(f"hf:{tmp_path / 'pets'}")

@@ -113,7 +113,7 @@ def test_between_refreshes_the_last_offset_is_used(tiny_classifier, images):
     first = method.features.encode(method.features.prepare(images[:40]))
     second = method.features.encode(method.features.prepare(images[:40].flip(0)))
     assert torch.equal(first.offset, second.offset)
-    assert (first.negatives, second.negatives) == (4, 0)
+    assert (len(first.negatives), len(second.negatives)) == (4, 0)
 
 
 def test_single_images_cost_a_tenth_more(tiny_classifier, images):
@@ -148,6 +148,16 @@ def test_centring_is_cbc_on_the_batch_and_decays_over_the_stream():
         total, images = keep * total + features.sum(0), keep * images + len(features)
         np.testing.assert_allclose(of_batch.decide(evidence(features, text)).shift[0], 0.8 * features.mean(0))
         np.testing.assert_allclose(of_stream.decide(evidence(features, text)).shift[0], total / images)
+
+
+def test_half_the_mean_predicts_as_distribution_normalization(tiny_classifier, images):
+    """Zhou et al. 2023 also subtract half the mean of the texts: a constant in all logits of an image."""
+    v = CLIP(tiny_classifier).features.encode(CLIP(tiny_classifier).features.prepare(images[:20])).features
+    t = tiny_classifier.class_embeddings
+    similarities = (v - v.mean(dim=0) / 2) @ (t - t.mean(dim=0) / 2).T
+    got = CLIP(tiny_classifier, debias=Centering(beta=0.5)).adapt(images[:20])
+    expected = (tiny_classifier.logit_scale * similarities).log_softmax(dim=1)
+    torch.testing.assert_close(got.log_softmax(dim=1), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_centring_makes_the_mean_logits_of_a_batch_equal(tiny_classifier, images):
@@ -413,13 +423,14 @@ def test_every_way_shares_encoder_passes(mini_classifier):
     from tta_panda.data.stream import Stream
 
     stream = Stream(load_data("glyphs-val-c", "gaussian_noise", limit=60), 20, seed=0)
-    methods = [create_method(name, mini_classifier) for name in list_methods("clip*")]
+    names = ["clip", *list_methods("clip+*")]
+    methods = [create_method(name, mini_classifier) for name in names]
     together = [evaluation.result() for evaluation in run_stream(methods, stream)]
     for method, result in zip(methods, together, strict=True):
         alone = run_stream([method], stream)[0].result()
         assert (alone.nll, alone.accuracy, alone.passes) == (result.nll, result.accuracy, result.passes)
         assert (alone.mean_beta, alone.mean_gamma) == (result.mean_beta, result.mean_gamma)
-    strengths = {name: (r.mean_beta, r.mean_gamma) for name, r in zip(list_methods("clip*"), together, strict=True)}
+    strengths = {name: (r.mean_beta, r.mean_gamma) for name, r in zip(names, together, strict=True)}
     assert {name for name, (beta, _) in strengths.items() if beta is None} == {"clip", "clip+level"}
     assert {name for name, (_, gamma) in strengths.items() if gamma is not None} == {"clip+level", "clip+panda+level"}
 

@@ -155,7 +155,7 @@ def test_photographs_are_seen_by_every_method_that_a_linear_head_allows():
     setup = replace(FULL)
     means, _, worst = section_of("table-photos", setup).tables
     methods = dict.fromkeys(row.name.partition(",")[0] for row in means.rows)
-    assert set(ALL_METHODS) - set(methods) == {"tpt", "bat"}
+    assert set(ALL_METHODS) - set(methods) == {"tpt", "bat", "clipartt", "watt"}
     assert [row.name for row in worst.rows] == [row.name for row in means.rows] and len(means.rows) == 6 * len(methods)
     assert [column.title for column in means.columns] == ["plain", *(column.title for column in worst.columns)]
     few = replace(setup, methods=("tda", "tent"))
@@ -191,12 +191,21 @@ def test_published_numbers_stand_beside_ours_where_data_and_model_are_theirs():
     assert corruptions.rows[0].cells[CORRUPTIONS.index("fog")].value == pytest.approx(fog - 38.00)
     ours, printed, difference = (cell.value for cell in means.rows[0].cells)
     assert printed == 29.43 and difference == pytest.approx(ours - printed)
+    assert {row.name: row.cells[1].value for row in means.rows} == {"clip": 29.43, "clipartt": 41.51, "watt": 45.57}
 
     [means] = section_of("check-published", papers("imagenet-c")).tables
     printed = {row.name: row.cells[1].value for row in means.rows}
     assert printed["subtta"] == 32.15 and printed["bat"] == 30.06
     assert set(printed) <= set(ALL_METHODS)  # methods that are not registered are omitted
-    for other in (papers("imagenet-c", limit=5), papers("imagenet-c", model="ViT-B-16:laion400m_e32"), QUICK):
+    others = [
+        papers("imagenet-c", limit=5),
+        papers("imagenet-c", order="continual"),
+        papers("imagenet-c", templates="mint"),
+        papers("imagenet-c", model="ViT-B-16:laion400m_e32"),
+        papers("imagenet-c-cpu", beta="auto"),
+        QUICK,
+    ]
+    for other in others:
         own, table = section_of("check-published", other).tables
         assert len(own.columns) == 1 and table.of_paper
         assert next(row for row in table.rows if row.name == "watt").cells[0].value == 26.18

@@ -14,9 +14,10 @@ from tta_panda.methods.features import encode_images
 from tta_panda.methods.trained import TrainedMethod
 
 TRAINED = [name for name in METHODS if issubclass(METHODS.get(name), TrainedMethod)]
-LENIENT = {"sar": {"margin": 1.0}, "eta": {"margin": 1.0, "d_margin": 1.0}}
+LENIENT = {"sar": {"margin": 1.0}, "eta": {"margin": 1.0, "d_margin": 1.0}, "eata": {"margin": 1.0, "d_margin": 1.0}}
 LENIENT |= {"deyo": {"filter_margin": 9.0, "plpd_threshold": -1.0}}
-LENIENT |= {"rotta": {"capacity": 10}, "cliptta": {"steps": 1}}
+LENIENT |= {"memo": {"views": 10}, "rotta": {"capacity": 10}, "cliptta": {"steps": 1}, "clipartt": {"steps": 1}}
+LENIENT |= {"watt": {"rounds": 1, "steps": 1}}
 
 
 def adapted(name: str, classifier, images: Tensor, **options) -> tuple[Tensor, dict[str, Tensor], set[int]]:

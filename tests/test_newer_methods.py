@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import reference.dota
+import reference.eata
 import reference.latte
 import reference.rotta
 import torch
@@ -17,15 +18,16 @@ from conftest import TINY_OPTIONS, make_tiny
 from reference.given import Given
 from torch import Tensor
 
-from tta_panda import CLIP, LAME, FrozenMethod, Panda, Tent, ZeroShotClassifier
+from tta_panda import CLIP, LAME, CLIPArTT, FrozenMethod, Panda, Tent, ZeroShotClassifier
 from tta_panda.errors import InvalidInputError
 from tta_panda.methods import METHODS, parse_method
 from tta_panda.methods.dota import DOTA
+from tta_panda.methods.eata import EATA
 from tta_panda.methods.factory import default_options
 from tta_panda.methods.features import Encoded
 from tta_panda.methods.im import IM
 from tta_panda.methods.latte import Latte, exchange
-from tta_panda.methods.losses import marginal_entropy
+from tta_panda.methods.losses import marginal_entropy, matching_loss
 from tta_panda.methods.mint import Mint
 from tta_panda.methods.oga import OGA, _covariance, _whitened
 from tta_panda.methods.rotta import RoTTA
@@ -35,7 +37,7 @@ from tta_panda.methods.tda import TDA
 FROZEN = ("tda", "oga", "stata", "lame", "latte")
 LEARNING = ("ecalp", "onzeta")
 VIEWING = ("dota", "boostadapter", "dpe")
-TRAINED = ("mint", "im", "rotta", "roid", "cliptta")
+TRAINED = ("mint", "im", "eata", "memo", "rotta", "roid", "cliptta", "ramen", "clipartt", "watt")
 
 
 def made_up(classes: int, size: int, count: int) -> tuple[ZeroShotClassifier, Tensor]:
@@ -179,6 +181,22 @@ def test_an_offset_that_all_classes_share_changes_nothing(name):
         torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["dmn", "tda", "latte", *LEARNING, *VIEWING])
+def test_each_image_has_the_correction_of_its_own(name):
+    """A level is one of these; methods that process images one by one find it in a batch of any size."""
+    classifier, features = made_up(5, 6, 12)
+    random = torch.Generator().manual_seed(0)
+    views = F.normalize(features[:, None] + 0.2 * torch.randn(12, 4, 6, generator=random), dim=-1)
+    views[:, 0] = features
+    bias, shift = 5 * torch.randn(12, 5, generator=random), 0.2 * torch.randn(12, 6, generator=random)
+    encoded = Encoded(features, views=views, bias=bias, shift=shift)
+    at_once, one_by_one, plain = (METHODS.get(name)(classifier, **TINY_OPTIONS.get(name, {})) for _ in range(3))
+    with torch.no_grad():
+        got = at_once._adapt(encoded)
+        torch.testing.assert_close(got, torch.cat([one_by_one._adapt(each) for each in encoded.split()]))
+        assert (got - plain._adapt(Encoded(features, views=views))).abs().max() > 0.1
+
+
 # --- OGA ------------------------------------------------------------------------------------------------------------
 
 
@@ -280,6 +298,28 @@ def test_a_client_alone_receives_nothing(tiny_classifier, images):
     assert not len(received["labels"])
 
 
+# --- EATA -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["paper", "reference"])
+def test_clean_images_tell_eata_which_weights_matter(protocol, tiny_classifier, images):
+    """In calls of any size, and also after a reset; what is missing comes from the stream."""
+    options = {"lr": 1e-2, "margin": 1.0, "d_margin": 1.0, "fisher_weight": 2000.0, "fisher_images": 20}
+    clean, stream = images[:16].float() / 255, list((images[16:].float() / 255).split(8))
+    given = replace(given_by(tiny_classifier), model=make_tiny(), class_names=list(tiny_classifier.class_names))
+    expected = reference.eata.run(given, stream, **options, protocol=protocol, clean=clean)
+    method = EATA(tiny_classifier, protocol=protocol, **options)
+    method.adapt(images[:8])
+    for part in [clean] if protocol == "reference" else clean.split(6):
+        method.estimate_fisher(part)
+    for _ in range(2):
+        got = [method.adapt(batch) for batch in stream]
+        torch.testing.assert_close(torch.cat(got), torch.cat(expected), rtol=1e-5, atol=1e-5)
+        method.reset()
+    without = EATA(tiny_classifier, protocol=protocol, **options)
+    assert (torch.cat([without.adapt(batch) for batch in stream]) - torch.cat(got)).abs().max() > 1e-4
+
+
 # --- RoTTA ----------------------------------------------------------------------------------------------------------
 
 
@@ -319,17 +359,45 @@ def test_one_covariance_predicts_almost_as_one_per_class():
     assert (got.argmax(dim=1) == classifier.logits(features).argmax(dim=1)).float().mean() < 0.95
 
 
-# --- Mint -----------------------------------------------------------------------------------------------------------
+# --- methods that start anew with every batch -------------------------------------------------------------------------
 
 
-def test_mint_starts_from_the_first_weights_at_every_batch(tiny_classifier, images):
-    untouched, disturbed = (Mint(tiny_classifier, lr=1e-2) for _ in range(2))
+@pytest.mark.parametrize("name", ["mint", "clipartt", "watt"])
+def test_every_batch_starts_from_the_first_weights(name, tiny_classifier, images):
+    options = TINY_OPTIONS.get(name, {}) | {"lr": 1e-2}
+    untouched, disturbed = (METHODS.get(name)(tiny_classifier, **options) for _ in range(2))
     for method in (untouched, disturbed):
         method.adapt(images[:16])
     with torch.no_grad():
         for parameter in disturbed.adapted.values():
             parameter.add_(1.0)
     assert torch.equal(untouched.adapt(images[16:32]), disturbed.adapt(images[16:32]))
+
+
+@pytest.mark.parametrize("name", ["clipartt", "watt"])
+def test_images_with_one_text_take_no_step(name, tiny_classifier, images):
+    """Their gradient is zero but for rounding, which Adam would turn into a full step."""
+    method = METHODS.get(name)(tiny_classifier, lr=1.0)
+    before = {key: parameter.detach().clone() for key, parameter in method.adapted.items()}
+    method.adapt(images[:1].expand(6, -1, -1, -1))
+    assert all(torch.equal(parameter, before[key]) for key, parameter in method.adapted.items())
+
+
+def test_a_caption_has_the_mean_correction_of_its_classes(tiny_classifier, images):
+    method = CLIPArTT(tiny_classifier, candidates=2)
+    encoded = method.embed(method.features.prepare(images[:5]).images)
+    classes = torch.tensor([[0, 1], [2, 3], [1, 0], [3, 1], [0, 2]])
+    bias = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    names = tiny_classifier.class_names
+    texts = ["a photo of a " + " or ".join(names[k] for k in row) for row in classes.tolist()]
+    captions = F.normalize(tiny_classifier.model.encode_text(texts), dim=1)
+    by_hand = [[bias[i, row].mean() for row in classes] for i in range(5)]
+    matches = tiny_classifier.logit_scale * encoded.features @ captions.T + torch.tensor(by_hand)
+    expected = matching_loss(matches, encoded.features, captions, transpose=False)
+    torch.testing.assert_close(method._loss(encoded._replace(bias=bias), classes, {}), expected)
+
+
+# --- Mint -----------------------------------------------------------------------------------------------------------
 
 
 def test_mint_without_a_contrast_takes_no_step(tiny_classifier, images):

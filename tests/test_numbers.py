@@ -142,7 +142,7 @@ def poisoned(method: TrainedMethod, value: float, backward: int) -> Iterator[Non
         handle.remove()
 
 
-SEVERAL_STEPS = {"mint", "subtta", "clipartt", "watt", "cliptta"}
+SEVERAL_STEPS = {"mint", "memo", "ramen", "subtta", "clipartt", "watt", "cliptta"}
 """Methods that begin every batch with the first weights, or take more than one step per batch."""
 BACKWARD = [(name, 1) for name in TRAINED] + [("sar", 2)]
 

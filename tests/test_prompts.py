@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from tta_panda import ZeroShotClassifier, load_model
+from tta_panda import ZeroShotClassifier, load_data, load_model
 from tta_panda.cli import app
 from tta_panda.errors import DataError, InvalidInputError, ModelLoadError
 from tta_panda.models import make_classifier
@@ -174,5 +174,23 @@ def test_bench_uses_prompts_from_files(tmp_path: Path) -> None:
     assert (
         len(recorded) == 1 and recorded.pop().startswith("cupl.json ") and str(tmp_path / "here") not in result.stdout
     )
-    predicted = CliRunner().invoke(app, ["bench", "--templates", "phto", "--limit", "10", "-o", str(tmp_path / "x")])
-    assert "photo" in str(predicted.exception)
+    unknown = CliRunner().invoke(app, ["bench", "--templates", "phto", "--limit", "10", "-o", str(tmp_path / "x")])
+    assert "photo" in str(unknown.exception)
+
+
+def test_predict_uses_prompts_from_files(tmp_path: Path) -> None:
+    (tmp_path / "cupl.json").write_text(json.dumps({"heart": ["an anchor"], "anchor": ["a heart"]}))
+    load_data("glyphs-c", limit=20)[6][0].save(tmp_path / "heart.png")  # of the class heart
+    command = [
+        "predict",
+        str(tmp_path / "heart.png"),
+        "--classes",
+        "heart,anchor",
+        "--model",
+        "mini",
+        "--method",
+        "clip",
+    ]
+    for options, expected in (([], "heart"), (["--template", str(tmp_path / "cupl.json")], "anchor")):
+        result = CliRunner().invoke(app, [*command, *options])
+        assert result.exit_code == 0 and f",{expected}," in result.stdout, result.output

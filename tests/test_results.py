@@ -215,12 +215,13 @@ OTHER_VALUES = {
     "severity": 3,
     "limit": 10,
     "ignore_orientation": True,
+    "window": 4,
 }
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(StreamConfig)])
 def test_nothing_but_the_seed_is_ever_averaged(name):
-    one = make_record(accuracy=0.2)
+    one = make_record(accuracy=0.2, batch_size=1)
     stream = one.config.stream
     value = getattr(stream, name)
     changed = OTHER_VALUES.get(name, value + 1 if isinstance(value, int) else f"{value}x")

@@ -16,14 +16,17 @@ from records import make_record, plan, run
 from test_results import rows_of
 from typer.testing import CliRunner
 
-from tta_panda import CLIP, Stream, Tent, evaluate, load_data
+from tta_panda import CLIP, Panda, Stream, Tent, evaluate, load_data
 from tta_panda.cli import app
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.data.dataset import ImageDataset
 from tta_panda.data.order import Order
 from tta_panda.data.stream import arrange
 from tta_panda.errors import DataError, InvalidInputError, TtaPandaError
+from tta_panda.evaluation.loop import SlidingWindow
+from tta_panda.evaluation.plan import Sources
 from tta_panda.evaluation.record import Measurement, RunRecord
+from tta_panda.evaluation.run import count_encoded
 from tta_panda.evaluation.store import RunStore
 from tta_panda.experiments.setup import Setup
 from tta_panda.reporting.cells import ACCURACY, BIAS
@@ -328,3 +331,35 @@ def test_recurring_streams_are_recorded(tmp_path: Path) -> None:
         ("fog", 40, "recurring:2"),
         ("snow", 40, "recurring:2"),
     ]
+
+
+def test_a_window_predicts_each_image_among_the_last_and_adapts_once_all_are_new(mini_classifier, images) -> None:
+    options = {"lr": 0.01, "debias": Panda(beta=0.3)}
+    windowed, batched = (Tent(mini_classifier, **options) for _ in range(2))
+    window = SlidingWindow(windowed, 4)
+    logits = torch.cat([window.adapt(image[None]) for image in images[:11]])
+    expected = {3: batched.adapt(images[:4])[-1]}
+    between = Tent(mini_classifier, **options)
+    between.load_state_dict(batched.state_dict())
+    expected[5] = between.adapt(images[2:6])[-1]  # as if image 4 had not been predicted
+    expected[7] = batched.adapt(images[4:8])[-1]
+    for index, one in expected.items():
+        torch.testing.assert_close(logits[index], one, atol=1e-5, rtol=1e-5)
+    for name, tensor in windowed.adapted.items():
+        assert torch.equal(tensor, batched.adapted[name])
+    assert windowed.passes.batches == 11
+
+
+def test_windows_are_recorded(mini_classifier, images, tmp_path: Path) -> None:
+    command = ["bench", "--method", "tent", "--corruption", "fog", "--limit", "6", "--json", "-o", str(tmp_path)]
+    result = CliRunner().invoke(app, [*command, "--batch-size", "1", "--window", "3"])
+    assert result.exit_code == 0, result.output
+    assert {(row["samples"], row["window"]) for row in json.loads(result.stdout)["rows"]} == {(6, 3)}
+    counted = plan(["clip", "vte"], batch_size=1, window=3, limit=6)
+    assert count_encoded(counted, Sources("mini"))[0] == 6 * (3 + 3 * counted[1].method.options["views"])
+    refused = CliRunner().invoke(app, [*command, "--window", "3"])
+    assert "batches of 100: add --batch-size 1" in str(refused.exception)
+    with pytest.raises(InvalidInputError, match="batches of one image, got 2"):
+        evaluate(CLIP(mini_classifier), [(images[:2], torch.tensor([0, 1]))], window=3)
+    with pytest.raises(InvalidInputError, match="window"):
+        evaluate(CLIP(mini_classifier), [(images[:1], torch.tensor([0]))], window=0)

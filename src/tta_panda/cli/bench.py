@@ -16,19 +16,25 @@ if TYPE_CHECKING:
     from tta_panda.evaluation.run import Outcome
     from tta_panda.evaluation.store import RunStore
 
-EMBEDDED_LIMIT = 600
+EMBEDDED_LIMIT = 400
 """Default of --limit for embedded data, with which all methods on all corruptions take minutes."""
 
 
 def bench(
     *,
     corruption: Annotated[
-        str, INPUT(metavar="NAMES", help="Corruptions, clean, all (fifteen), or what is available.")
+        str, INPUT(metavar="NAMES", help="Corruptions or domains; clean, all, or what is available.")
     ] = "available",
     severity: Annotated[str, INPUT(metavar="N", help="Severity, 1 to 5; several as 1,3,5 or 1-5.")] = "5",
     seed: Annotated[str, INPUT(metavar="N", help="Random seed; several as 0,1,2 or 0-4.")] = "0",
     batch_size: Annotated[int, INPUT(metavar="N", help="Images per batch.")] = 100,
+    window: Annotated[
+        int | None, INPUT(metavar="N", help="With --batch-size 1: adapt to the last N images at a time.")
+    ] = None,
     order: Annotated[str, INPUT(metavar="ORDER", help="Order of domains and images; see above.")] = "shuffled",
+    unknown_classes: Annotated[
+        str | None, INPUT(metavar="NAMES", help="Classes whose images are in the stream, unknown to the methods.")
+    ] = None,
     method: Annotated[str, METHOD(metavar="NAMES", help="Methods: all, or see tta-panda ls methods.")] = "all",
     preset: PresetOption = None,
     output: Annotated[
@@ -46,7 +52,7 @@ def bench(
 
     Each method runs plain and debiased: with Panda, unless its name specifies
     another correction, as tent+level does. Runs that have a record are not
-    repeated. Embedded data are limited to 600 images per corruption.
+    repeated. Embedded data are limited to 400 images per corruption.
 
     --set accepts several values: beta=0.1,0.2 runs both.
 
@@ -67,7 +73,9 @@ def bench(
 
     with runs.note_records_on_interrupt(output):
         chosen = None if preset is None else get_preset(preset)
-        stream, sources, values = run.resolve(chosen, order=order, batch_size=batch_size)
+        unknown = ",".join(split_commas(unknown_classes)) if unknown_classes is not None else None
+        own = {"order": order, "batch_size": batch_size, "window": window, "unknown_classes": unknown}
+        stream, sources, values = run.resolve(chosen, **own)
         if run.limit is None and find_source(stream.data).embedded:
             stream = replace(stream, limit=EMBEDDED_LIMIT)
         methods = plan_methods(runs.plain_and_debiased(method), run.parsed_settings(), values, run.protocol)

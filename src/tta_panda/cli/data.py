@@ -94,7 +94,11 @@ def download(
 
 @app.command()
 def check(
-    root: Annotated[Path, typer.Argument(help="Folder of the data sets.")],
+    root: Annotated[Path, typer.Argument(help="Folder of data sets.")] = Path(),
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Data set, as for bench.", show_default="all published ones in the folder"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Verify the data sets in a folder. Exits with 1 if something is damaged.
@@ -102,11 +106,11 @@ def check(
     \b
     Examples:
       tta-panda data check data
-      tta-panda data check data --json
+      tta-panda data check --data 'wds:shards/{000..009}.tar'
     """
     from tta_panda.data import check_data
 
-    findings = check_data(expand(root))
+    findings = check_data(expand(root), data)
     damaged = sum(finding.status == "damaged" for finding in findings)
     show([finding._asdict() for finding in findings], as_json, damaged=damaged)
     if damaged:

@@ -123,7 +123,7 @@ class RunOptions:
     protocol: Annotated[
         str, METHOD(metavar="NAME", help="Follow the paper, or, with reference, the authors' code.")
     ] = "paper"
-    cache: Annotated[Path | None, OUTPUT(metavar="DIR", help="Folder to cache image features in.")] = None
+    cache: Annotated[Path | None, OUTPUT(metavar="DIR", help="Folder to cache image and text embeddings in.")] = None
     dry_run: Annotated[bool, OUTPUT("--dry-run", help="Count the runs and their images, but run nothing.")] = False
     verbose: Annotated[bool, OUTPUT("--verbose", "-v", help="With --dry-run: list the runs by data and methods.")] = (
         False

@@ -78,6 +78,10 @@ def predict(
     method: Annotated[str, METHOD(metavar="NAME", help="Method; see tta-panda ls methods.")] = DEFAULT_METHOD,
     settings: SettingsOption = None,
     preset: PresetOption = None,
+    reject: Annotated[
+        float | None,
+        METHOD(metavar="P", min=0, max=1, help="Mark images with a larger p-value as rejected: none of the classes."),
+    ] = None,
     output: Annotated[
         Path | None,
         OUTPUT(
@@ -134,7 +138,7 @@ def predict(
     from tta_panda.methods.state import read_state, write_state
     from tta_panda.prediction.files import read_rows
     from tta_panda.prediction.job import PredictionFile
-    from tta_panda.prediction.predict import make_method, predict_batches
+    from tta_panda.prediction.predict import check_reject, make_method, predict_batches
     from tta_panda.prediction.reading import add_thumbnails, watch_folder
     from tta_panda.prediction.summary import Summary
     from tta_panda.reporting.page import write_contact_sheet
@@ -161,11 +165,13 @@ def predict(
         seed=seed,
         options=dict(parse_setting(text) for text in settings or []),
     )
+    check_reject(loaded, reject)
     if state and state.exists():
         loaded.load_state_dict(read_state(state)[0])
     decoding = Decoding(upright=not ignore_orientation, max_pixels=max_pixels)
     same = {
         "batch size": batch_size, "decoding": decoding, "seed": seed, "precision": precision, "backend": backend,
+        "reject": reject,
     }  # fmt: skip
     summary = Summary(loaded.classifier.class_names)
     kept = "Nothing is kept; with --output FILE, --resume could continue."
@@ -184,7 +190,7 @@ def predict(
                     seen = set(file.predicted_paths() if file else ())
                     remaining, total = watch_folder(watch, seen, until_idle=until_idle, stop=stop), None
                 before = summary.pictures
-                batches = predict_batches(loaded, remaining, batch_size, summary, decoding, label_of)
+                batches = predict_batches(loaded, remaining, batch_size, summary, decoding, label_of, reject)
                 _write(batches, file, rows, total, before)
                 if state:
                     remove_parts(state.parent, state)
@@ -284,7 +290,8 @@ def _terminal_line(prediction: Prediction) -> str:
     text = f"skipped: {prediction.error}"
     if prediction.error is None:
         plain = f"  (unadapted: {prediction.plain_predicted})" if prediction.changed else ""
-        text = f"{prediction.probability:4.0%}  {prediction.predicted}{plain}"
+        rejected = "  (rejected)" if prediction.rejected else ""
+        text = f"{prediction.probability:4.0%}  {prediction.predicted}{plain}{rejected}"
     return printable(f"{path:{_PATH_LENGTH}}  {text}") + "\n"
 
 

@@ -106,7 +106,8 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
         tables = {table.name: table for table in comparison.tables()}
         many = len({method.parsed.base for method in comparison.methods}) > MAX_METHODS_IN_FULL
         in_short = many and "summary" in tables
-        shown = [tables[name] for name in (("summary", "passes") if in_short else ("accuracy", "bias"))]
+        names = (("summary", "passes") if in_short else ("accuracy", "bias")) + ("unknown",) * ("unknown" in tables)
+        shown = [tables[name] for name in names]
         print_tables(make_console(), comparison.title, shown, findings(comparison))
 
 

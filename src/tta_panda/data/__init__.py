@@ -10,6 +10,8 @@ from tta_panda.errors import DataError, InvalidInputError
 from tta_panda.registry import Registry
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tta_panda.data.dataset import Dataset
     from tta_panda.data.source import DataSource, Finding
 
@@ -95,6 +97,7 @@ def load_data(
     image_list: Path | str | None = None,
     skip_broken: bool = False,
     ignore_orientation: bool = False,
+    unknown_classes: Sequence[str] = (),
 ) -> Dataset:
     """Load one domain of a data set.
 
@@ -108,8 +111,9 @@ def load_data(
         image_list: use only the images named in this text file, one per line; for data sets of image files.
         skip_broken: skip image files that cannot be decoded, with a warning that names them.
         ignore_orientation: ignore the EXIF orientation of image files.
+        unknown_classes: omit these from the classes, but keep their images, with the label -1.
     """
-    from tta_panda.data.dataset import ImageFiles
+    from tta_panda.data.dataset import ImageFiles, OpenSet
     from tta_panda.data.listing import read_image_list
     from tta_panda.files import expand
 
@@ -125,17 +129,20 @@ def load_data(
         dataset = replace(dataset, decoding=replace(dataset.decoding, upright=False))
     if isinstance(dataset, ImageFiles) and skip_broken:
         dataset = dataset.without_broken()
-    return dataset.head(limit)
+    chosen = dataset.head(limit)
+    return OpenSet(chosen, unknown_classes) if unknown_classes else chosen
 
 
-def check_data(root: Path) -> list[Finding]:
-    """Check every data set found in a folder; raise `DataError` if there is none."""
+def check_data(root: Path, name: str | None = None) -> list[Finding]:
+    """Check a data set by name, or every published one found in a folder; raise `DataError` if there is none."""
+    if name is not None:
+        return list(find_source(name).check_domains(root / (split_place(name)[1] or "")))
     if not root.is_dir():
         raise DataError(f"There is no folder {root}. Give the folder that holds CIFAR-10-C, ImageNet-C, ...")
     findings = [finding for name in DATASETS for finding in DATASETS.get(name).check(root)]
     if not findings:
         raise DataError(
-            f"{root} holds no known data set; expected CIFAR-10-C, cifar-10-batches-py, ImageNet-C, ... in it. "
-            f"Fetch one with: tta-panda data download cifar10-c -o {root}"
+            f"{root} holds no published data set; expected CIFAR-10-C, cifar-10-batches-py, ImageNet-C, ... in it. "
+            f"Fetch one with: tta-panda data download cifar10-c -o {root}; or name your own, as in --data folder."
         )
     return findings

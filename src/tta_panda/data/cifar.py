@@ -7,6 +7,7 @@ names of numpy, for which there are stand-ins: with numpy's own, a malicious fil
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import reprlib
@@ -100,8 +101,16 @@ class Cifar(DataSource):
     def fingerprint(
         self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
     ) -> str | None:
-        """Settings of files made by `tta-panda data make`; None for published files, which the name identifies."""
-        if root is not None and corruption != CLEAN:
+        """Settings of files made by `tta-panda data make`; for data without a published checksum, a digest.
+
+        None for other published files, which the name identifies.
+        """
+        if root is not None and not self.archives:
+            with contextlib.suppress(DataError):  # raised again, and reported, when the data are loaded
+                data = self.load(root, corruption, severity)
+                content = data.images.tobytes() + data.labels.astype(np.int64).tobytes()
+                return hashlib.sha256(content).hexdigest()[:12]
+        elif root is not None and corruption != CLEAN:
             for folder in (expand(root), expand(root) / self.folder):
                 if note := read_note(folder / f"{corruption}.npy"):
                     textures = f", {note['textures']} textures" if "textures" in note else ""
@@ -128,11 +137,8 @@ class Cifar(DataSource):
 
     def _check_size(self, path: Path) -> tuple[Status, str]:
         assert self.size is not None
-        images, labels = self._read_clean(path)
-        found, expected = (images.shape, labels.shape), ((self.size[0], 32, 32, 3), (self.size[0],))
-        if found != expected:
-            return "damaged", f"images {found[0]} and labels {found[1]}, expected {expected[0]} and {expected[1]}"
-        return "ok", f"{self.size[0]:,} images"
+        found, expected = self.load_clean(path).images.shape, (self.size[0], 32, 32, 3)
+        return ("ok", f"{found[0]:,} images") if found == expected else ("damaged", f"{found}, expected {expected}")
 
     def _check_labels(self, path: Path) -> tuple[Status, str]:
         labels, expected = open_array(path), (SEVERITIES * TEST_IMAGES,)

@@ -22,7 +22,14 @@ import PIL
 from numpy.typing import NDArray
 from PIL import Image
 
-from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, StoreError, TtaPandaWarning
+from tta_panda.errors import (
+    BrokenImageError,
+    DataError,
+    InvalidInputError,
+    StoreError,
+    TtaPandaWarning,
+    UnknownNameError,
+)
 from tta_panda.escapes import path_text
 from tta_panda.executors import available_cores
 from tta_panda.files import read_regular, save_file
@@ -30,6 +37,9 @@ from tta_panda.images import AS_SHOWN, Decoding, Framing, StoredImage, fit_pictu
 
 Labels = NDArray[Any]  # (N,) integers
 Indices = NDArray[np.int64]
+
+UNKNOWN = -1
+"""The label of images of none of the classes."""
 
 _MAX_THREADS = 16  # Pillow and hashlib release the GIL, so threads suffice
 _FILES_PER_TASK = 256  # whose digests one thread computes at a time
@@ -101,7 +111,7 @@ class ImageFiles(Dataset):
     decoding: Decoding = AS_SHOWN
 
     def __post_init__(self) -> None:
-        _check_labels(self.labels, len(self.paths), self.class_names)
+        _check_labels(self.labels, len(self.paths), self.class_names, self.paths)
 
     def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
         read = partial(read_image, fit=fit, decoding=self.decoding)
@@ -157,15 +167,38 @@ class ImageFiles(Dataset):
             reasons = pool.map(partial(_why_broken, decoding=self.decoding), self.paths)
             return json.dumps({index: reason for index, reason in enumerate(reasons) if reason is not None})
 
-    def fingerprint(self, folder: Path) -> str:
-        """Digest of the class names, and of paths relative to `folder` and bytes of the images."""
-        return cached_text(["fingerprint", *self.class_names], self.paths, partial(self._digest, folder))
+    def fingerprint(self) -> str:
+        """Digest of the class names, and of the names, labels and bytes of the images, wherever they are stored."""
+        key = ["fingerprint", *self.class_names, _sha256(list(map(str, self.labels)))]
+        return cached_text(key, self.paths, self._digest)
 
-    def _digest(self, folder: Path) -> str:
+    def _digest(self) -> str:
+        folder = os.path.commonpath([Path(path).parent for path in self.paths]) if self.paths else ""
         parts = [self.paths[first : first + _FILES_PER_TASK] for first in range(0, len(self), _FILES_PER_TASK)]
         with reading_threads() as pool:
-            lines = itertools.chain.from_iterable(pool.map(partial(_file_digests, folder), parts))
+            digests = itertools.chain.from_iterable(pool.map(partial(_file_digests, folder), parts))
+            lines = (f"{label} {digest}" for label, digest in zip(self.labels, digests, strict=True))
             return _sha256([*self.class_names, *lines])[:12]
+
+
+class OpenSet(Dataset):
+    """Another data set without some of its classes: their images are kept, with the label -1."""
+
+    def __init__(self, dataset: Dataset, unknown_classes: Sequence[str]):
+        for name in unknown_classes:
+            if name not in dataset.class_names:
+                raise UnknownNameError("class of the data", name, dataset.class_names)
+        self.dataset = dataset
+        self.unknown_classes = tuple(unknown_classes)
+        self.class_names = tuple(name for name in dataset.class_names if name not in unknown_classes)
+        new = {name: k for k, name in enumerate(self.class_names)}
+        self.labels = np.array([new.get(name, UNKNOWN) for name in dataset.class_names])[dataset.labels]
+
+    def images_at(self, indices: Indices, fit: int | Framing | None = None) -> NDArray[np.uint8]:
+        return self.dataset.images_at(indices, fit)
+
+    def head(self, limit: int | None) -> OpenSet:
+        return OpenSet(self.dataset.head(limit), self.unknown_classes)
 
 
 def _why_broken(path: Path | StoredImage, decoding: Decoding) -> str | None:
@@ -176,7 +209,7 @@ def _why_broken(path: Path | StoredImage, decoding: Decoding) -> str | None:
     return None
 
 
-def _file_digests(folder: Path, paths: Sequence[Path | StoredImage]) -> list[str]:
+def _file_digests(folder: str, paths: Sequence[Path | StoredImage]) -> list[str]:
     contents = (path.read() if isinstance(path, StoredImage) else read_regular(path) for path in paths)
     return [
         f"{Path(path).relative_to(folder).as_posix()}\0{hashlib.sha256(content).hexdigest()}"
@@ -227,16 +260,20 @@ def _cache_folder() -> Path:
         return Path(os.devnull)
 
 
-def _check_labels(labels: Labels, images: int, class_names: Sequence[str]) -> None:
+def _check_labels(
+    labels: Labels, images: int, class_names: Sequence[str], paths: Sequence[Path | StoredImage] = ()
+) -> None:
     """Raise `DataError` unless every image has a label, and every label a class."""
     if not np.issubdtype(labels.dtype, np.integer):
         raise DataError(f"Labels must be whole numbers, found {labels.dtype}; convert them with labels.astype(int).")
     if labels.shape != (images,):
         raise DataError(f"Expected {images} labels, one for each image, found the shape {labels.shape}.")
-    if len(labels) and not 0 <= labels.min() <= labels.max() < len(class_names):
+    if len(outside := np.flatnonzero((labels < 0) | (labels >= len(class_names)))):
+        first = outside[0]
+        of = f" for {path_text(paths[first])}" if paths else ""
         raise DataError(
-            f"Labels must lie in 0..{len(class_names) - 1} for {len(class_names)} classes, "
-            f"found {labels.min()}..{labels.max()}."
+            f"Labels must lie in 0..{len(class_names) - 1} for {len(class_names)} classes, found {labels[first]}{of} "
+            f"({len(outside):,} of {len(labels):,} are outside). Correct them, or name every class."
         )
 
 

@@ -20,7 +20,7 @@ from urllib3.util import Retry
 from tta_panda.data import DATASETS
 from tta_panda.data.cifar import LABELS, note_path
 from tta_panda.data.corruptions import ALL_CORRUPTIONS
-from tta_panda.data.folders import shortened
+from tta_panda.data.listing import shortened
 from tta_panda.data.source import Archive, file_md5
 from tta_panda.errors import DataError, UnknownNameError
 from tta_panda.files import locked, writing

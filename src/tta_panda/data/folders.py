@@ -20,13 +20,11 @@ import numpy as np
 from tta_panda.data import CLEAN
 from tta_panda.data.corruptions import ALL_CORRUPTIONS, ALL_GROUPS, CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.dataset import ImageFiles
-from tta_panda.data.listing import SUFFIXES, Found, find_images, read_lines
-from tta_panda.data.source import Archive, Finding, ImageSource, Status, parse_classes, published_classes
+from tta_panda.data.listing import CLASS_LIST, SUFFIXES, Found, find_images, found_in, read_classes, shortened
+from tta_panda.data.source import Archive, Finding, ImageSource, Status, published_classes
 from tta_panda.errors import DataError, TtaPandaWarning
 from tta_panda.escapes import path_text
 from tta_panda.images import AS_PUBLISHED
-
-CLASS_LIST = "classes.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,23 +37,18 @@ class ImageFolders(ImageSource):
     numbered: bool = False  # whether class folders are named by the index of the class in that list
     folder: str = ""  # optional folder that contains the corruptions or domains
     clean: tuple[str, ...] = ("",)  # possible folders of clean images; the first that exists is used
-    class_count: int | None = None  # of a tree of domains, if it is known
-    is_tree: bool = False  # whether its domains are folders that contain class folders, without severities
-
-    @property
-    def has_severities(self) -> bool:
-        return not self.is_tree
+    class_count: int | None = None  # of a tree of domains without severities, if it is known
 
     def load(self, root: Path | None, corruption: str, severity: int) -> ImageFiles:
         root = self.required_root(root)
         folder = self.domain(root, corruption, severity)
         if self.classes is not None:
             return self._load_published(folder)
-        if self.is_tree:  # a domain may lack a class
+        if self.has_severities:
+            folders, names = named_classes(folder, root)
+        else:  # a domain may lack a class
             found = self._tree_classes(folder.parent)
             folders, names = [folder / name for name in found], titles(found, folder.parent, root)
-        else:
-            folders, names = named_classes(folder, root)
         if not folders:
             raise DataError(
                 f"{folder} holds no class folders; expected {folder}/<class>/*.jpg, found {found_in(folder)}. Images "
@@ -64,8 +57,12 @@ class ImageFolders(ImageSource):
         return self._load_classes(folder, folders, names)
 
     def _load_published(self, folder: Path) -> ImageFiles:
+        assert self.classes is not None and self.size is not None
         found = {path.name for path in class_folders(folder)}
-        classes, count = self._expected_classes()
+        classes = published_classes(self.classes)
+        if self.numbered:
+            classes = {str(number): name for number, name in enumerate(classes.values())}
+        count = min(self.size[1], len(classes))
         unknown, missing = sorted(found - classes.keys()), sorted(classes.keys() - found)
         if unknown or len(found) != count:
             problem = f"{len(found) - count} too many"
@@ -84,14 +81,6 @@ class ImageFolders(ImageSource):
             raise DataError(f"The class folders of {folder} hold no images; expected {self.layout}.")
         return files
 
-    def _expected_classes(self) -> tuple[dict[str, str], int]:
-        """Class names by allowed class folder, and the number of class folders in the data set."""
-        assert self.classes is not None and self.size is not None
-        classes = published_classes(self.classes)
-        if self.numbered:
-            classes = {str(number): name for number, name in enumerate(classes.values())}
-        return classes, min(self.size[1], len(classes))
-
     def _load_classes(self, folder: Path, classes: Sequence[Path], class_names: tuple[str, ...]) -> ImageFiles:
         """Find the images in the class folders of `folder`, sorted by class, and warn about skipped files."""
         per_class = [find_images([each]) if each.is_dir() else Found((), {}) for each in classes]
@@ -109,12 +98,12 @@ class ImageFolders(ImageSource):
     def domain(self, root: Path, corruption: str, severity: int) -> Path:
         """Find the folder that contains the class folders of a domain."""
         self.check_is_clean(corruption)
-        if self.is_tree:
+        if not self.has_severities:
             root = self._tree(root)
             if not (root / corruption).is_dir():
                 raise DataError(
-                    f"There is no {root / corruption}. Expected {self.layout or '<domain>/<class>/*'} in {root}; found "
-                    f"{found_in(root)}."
+                    f"There is no {root / corruption}; expected {self.layout}, found {found_in(root)}. Give another "
+                    "folder with --data-root PATH, or name other domains with --corruption NAMES."
                 )
             return root / corruption
         if corruption == CLEAN:
@@ -132,25 +121,30 @@ class ImageFolders(ImageSource):
             if (folder / str(severity)).is_dir():
                 return folder / str(severity)
         found = f"severities {found_in(folders[0])} of {corruption}" if folders else found_in(root)
+        advice = "Unpack it there, or name other corruptions with --corruption NAMES."
+        if corruption in ALL_CORRUPTIONS:
+            advice = (
+                f"Make it from clean images with: tta-panda corrupt CLEAN {root} --corruption {corruption} --severity "
+                f"{severity}"
+            )
         raise DataError(
             f"There is no {root / corruption / str(severity)}. Expected <corruption>/<severity>/<class>/*.jpg in "
-            f"{root}; found {found}. Make it from clean images with: tta-panda corrupt CLEAN {root} --corruption "
-            f"{corruption} --severity {severity}"
+            f"{root}; found {found}. {advice}"
         )
 
     def available(self, root: Path | None) -> tuple[str, ...]:
         """The domains of the data set, or those found on disk; `clean` if none is, so that loading raises the error."""
-        if self.domains and not self.is_tree:
+        if self.domains and self.has_severities:
             return self.domains
         root = self.required_root(root)
-        if self.is_tree:
+        if not self.has_severities:
             found = tuple(path.name for path in class_folders(self._tree(root)))
             return tuple(name for name in self.domains if name in found) or self.domains or found
         there = tuple(name for name in ALL_CORRUPTIONS if any(map(_is_corruption, corruption_folders(root, name))))
         return (CLEAN, *there) if class_folders(root) or not there else there
 
     def check(self, root: Path) -> Iterator[Finding]:
-        if self.is_tree:
+        if not self.has_severities:
             tree = self._tree(root)
             if self.domains and (tree != root or root.name == self.folder):
                 for name in self.domains:
@@ -203,17 +197,9 @@ class ImageFolders(ImageSource):
         return "ok" if len(there) == 5 else "partial", f"severities {', '.join(map(str, there)) or 'none'}"
 
     def _check_classes(self, folder: Path) -> tuple[Status, str]:
-        """Count class folders and their images, without decoding any."""
+        """Count the images, without decoding any."""
         assert self.size is not None
-        there = {path.name: path for path in class_folders(folder)}
-        classes, count = self._expected_classes()
-        if others := sorted(there.keys() - classes.keys()):
-            return "damaged", f"folders that are not classes of {self.name}: {', '.join(others[:3])}"
-        if len(there) > count:
-            return "damaged", f"{len(there):,} class folders, expected {count:,}"
-        if len(there) < count:
-            return "partial", f"{len(there):,} of {count:,} class folders"
-        images, expected = len(find_images(there.values()).paths), self.size[0]
+        images, expected = len(self._load_published(folder)), self.size[0]
         return "ok" if images == expected else "partial", f"{images:,} of {expected:,} images"
 
 
@@ -229,7 +215,7 @@ def named_classes(folder: Path, root: Path | None = None) -> tuple[list[Path], t
 def titles(found: Sequence[str], *places: Path) -> tuple[str, ...]:
     """Class names of these folders, from `classes.txt` in the first place that has one; all its names if none."""
     lists = [place / CLASS_LIST for place in places if (place / CLASS_LIST).is_file()]
-    names = parse_classes(read_lines(lists[0])) if lists else {}
+    names = read_classes(lists[0]) if lists else {}
     if not found or not names:
         return tuple(found) or tuple(names.values())
     absent = [name for name in found if name not in names]
@@ -264,16 +250,6 @@ def _is_corruption(folder: Path) -> bool:
     return folder.name in ALL_CORRUPTIONS and any((folder / str(severity)).is_dir() for severity in range(1, 6))
 
 
-def found_in(folder: Path) -> str:
-    """Summarize the content of a folder, for messages."""
-    return shortened(sorted(path_text(path.name) for path in folder.iterdir()))
-
-
-def shortened(names: Sequence[str]) -> str:
-    """List the first names and the number of the others, for messages."""
-    return (", ".join(names[:5]) or "nothing") + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
 def _archive(group: str, md5: str, gigabytes: float) -> Archive:
     holds = tuple(f"{name}/{severity}" for name in ALL_GROUPS[group] for severity in range(1, 6))
     return Archive(f"https://zenodo.org/records/2235448/files/{group}.tar", md5, gigabytes, holds, "ImageNet-C", group)
@@ -293,13 +269,18 @@ def _imagenet_variant(name: str, about: str, images: int, classes: int, clean: t
     )
 
 
-def _domain_tree(name: str, about: str, folder: str, domains: tuple[str, ...], classes: int) -> ImageFolders:
+def _domain_tree(name: str, title: str, folder: str, domains: tuple[str, ...], classes: int) -> ImageFolders:
     """A data set of several domains, with the folders of DomainBed; class names are those of the folders."""
-    layout = f"{folder}/<{domains[0]}, ...>/<class>/*"
     return ImageFolders(
-        name=name, about=about, layout=layout, domains=domains, folder=folder, class_count=classes, is_tree=True,
+        name=name,
+        about=f"{title}: {classes} classes in {len(domains)} domains.",
+        layout=f"{folder}/<{domains[0]}, ...>/<class>/*",
+        domains=domains,
+        has_severities=False,
+        folder=folder,
+        class_count=classes,
         decoding=AS_PUBLISHED,
-    )  # fmt: skip
+    )
 
 
 def _corrupted(name: str, about: str, folder: str, names: tuple[str, ...]) -> ImageFolders:
@@ -369,21 +350,20 @@ TINY_IMAGENET_C = replace(
 )
 
 DOMAINS = ImageFolders(
-    name="domains", about="Your own domains: folder/<domain>/<class>/*.", layout="<domain>/<class>/*", is_tree=True
+    name="domains",
+    about="Your own domains: folder/<domain>/<class>/*.",
+    layout="<domain>/<class>/*",
+    has_severities=False,
 )
-PACS = _domain_tree("pacs", "PACS: 7 classes.", "PACS", ("art_painting", "cartoon", "photo", "sketch"), 7)
-VLCS = _domain_tree("vlcs", "VLCS: 5 classes.", "VLCS", ("Caltech101", "LabelMe", "SUN09", "VOC2007"), 5)
-OFFICEHOME = _domain_tree(
-    "officehome", "OfficeHome: 65 classes.", "office_home", ("Art", "Clipart", "Product", "Real World"), 65
-)
+PACS = _domain_tree("pacs", "PACS", "PACS", ("art_painting", "cartoon", "photo", "sketch"), 7)
+VLCS = _domain_tree("vlcs", "VLCS", "VLCS", ("Caltech101", "LabelMe", "SUN09", "VOC2007"), 5)
+OFFICEHOME = _domain_tree("officehome", "OfficeHome", "office_home", ("Art", "Clipart", "Product", "Real World"), 65)
 TERRA = _domain_tree(
-    "terra", "Terra Incognita: 10 classes of animals in camera traps.", "terra_incognita",
+    "terra", "Terra Incognita, animals in camera traps", "terra_incognita",
     ("location_38", "location_43", "location_46", "location_100"), 10,
 )  # fmt: skip
 DOMAINNET = _domain_tree(
-    "domainnet", "DomainNet: 345 classes.", "domain_net",
+    "domainnet", "DomainNet", "domain_net",
     ("clipart", "infograph", "painting", "quickdraw", "real", "sketch"), 345,
 )  # fmt: skip
-VISDA = _domain_tree(
-    "visda", "VisDA-C: 12 classes, rendered (train) and photographed.", "VisDA-C", ("train", "validation"), 12
-)
+VISDA = _domain_tree("visda", "VisDA-C, rendered (train) and photographed", "VisDA-C", ("train", "validation"), 12)

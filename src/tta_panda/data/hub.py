@@ -15,9 +15,8 @@ import numpy as np
 
 from tta_panda.data import CLEAN
 from tta_panda.data.dataset import ImageFiles
-from tta_panda.data.folders import CLASS_LIST, shortened
-from tta_panda.data.listing import read_lines
-from tta_panda.data.source import ImageSource, parse_classes
+from tta_panda.data.listing import CLASS_LIST, read_classes, shortened
+from tta_panda.data.source import ImageSource
 from tta_panda.errors import DataError, TtaPandaError, missing_extra
 from tta_panda.images import StoredImage
 
@@ -47,10 +46,6 @@ class TableRow(StoredImage):
 @dataclass(frozen=True, kw_only=True)
 class HuggingFace(ImageSource):
     """A data set with an image and a label in each row. Its configurations are domains."""
-
-    @property
-    def has_severities(self) -> bool:
-        return False
 
     def load(self, root: Path | None, corruption: str, severity: int) -> ImageFiles:
         place = self.required_root(root)
@@ -132,6 +127,11 @@ def _labels(table: Any, column: str, place: Path) -> tuple[np.ndarray[Any, Any],
     values, feature = table.with_format("numpy")[column][:], table.features[column]
     values = np.asarray(values)
     if names := getattr(feature, "names", None):
+        if (values < 0).all():
+            raise DataError(
+                f"The split {table.split} of {place} has no labels. Save one that has: datasets.load_dataset("
+                f"{str(place)!r}, split='validation').to_parquet('labelled/test.parquet'); then --data hf:labelled."
+            )
         return values, tuple(names)
     if values.dtype.kind in "US":
         classes, labels = np.unique(values, return_inverse=True)
@@ -139,7 +139,7 @@ def _labels(table: Any, column: str, place: Path) -> tuple[np.ndarray[Any, Any],
     if values.dtype.kind not in "iu":
         raise DataError(f"The column {column!r} of {place} holds {feature}; expected whole numbers or class names.")
     if (file := place / CLASS_LIST).is_file():
-        return values, tuple(parse_classes(read_lines(file)).values())
+        return values, tuple(read_classes(file).values())
     raise DataError(
         f"The column {column!r} of {place} has no class names: expected a ClassLabel, texts, or {file} with one name "
         "per line."
@@ -150,4 +150,5 @@ HUGGING_FACE = HuggingFace(
     name="hf",
     about="A data set of Hugging Face, or a folder of Parquet files: --data hf:name (needs tta-panda[datasets]).",
     domains=(),
+    has_severities=False,
 )

@@ -1,4 +1,4 @@
-"""Find image files by name, wildcard or folder, and report skipped files; read lists of names."""
+"""Find image files by name, wildcard or folder, and report skipped files; read lists of names and classes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import glob
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +18,7 @@ from tta_panda.files import expand, read_regular
 SUFFIXES = frozenset(
     {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"}
 )
+CLASS_LIST = "classes.txt"
 _EMPTY = "empty folder"
 _ENCODINGS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
@@ -109,6 +110,32 @@ def read_lines(path: Path) -> list[str]:
         raise DataError(
             f"{path} is not UTF-8 ({error}). Save it as UTF-8, in an editor or with: iconv -f LATIN1 -t UTF-8 FILE"
         ) from error
+
+
+def read_classes(path: Path) -> dict[str, str]:
+    """Read class names by folder, in label order."""
+    lines = read_lines(path)
+    classes = parse_classes(lines)
+    if len(classes) < len(lines):  # the labels of later lines would shift
+        counts = Counter(line.partition("\t")[0] for line in lines)
+        repeated = shortened([name for name, count in counts.items() if count > 1])
+        raise DataError(f"{path} names classes twice: {repeated}. Give every class a name of its own.")
+    return classes
+
+
+def parse_classes(lines: Iterable[str]) -> dict[str, str]:
+    """Parse lines `folder<TAB>name` into class names by folder, in label order; a line without a tab is both."""
+    return {folder: name or folder for folder, _, name in (line.partition("\t") for line in lines)}
+
+
+def found_in(folder: Path) -> str:
+    """Summarize the content of a folder, for messages."""
+    return shortened(sorted(path_text(path.name) for path in folder.iterdir()))
+
+
+def shortened(names: Sequence[str]) -> str:
+    """List the first names and the number of the others, for messages."""
+    return (", ".join(names[:5]) or "nothing") + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def read_image_list(path: Path) -> list[str]:

@@ -16,9 +16,8 @@ import numpy as np
 
 from tta_panda.data import CLEAN
 from tta_panda.data.dataset import ImageFiles
-from tta_panda.data.folders import CLASS_LIST, shortened
-from tta_panda.data.listing import read_lines
-from tta_panda.data.source import Finding, ImageSource, Status, parse_classes
+from tta_panda.data.listing import CLASS_LIST, found_in, read_classes, read_lines, shortened
+from tta_panda.data.source import Finding, ImageSource
 from tta_panda.errors import DataError
 from tta_panda.files import read_regular
 from tta_panda.images import AS_PUBLISHED, AS_SHOWN
@@ -36,23 +35,25 @@ class ImageLists(ImageSource):
     lists: str  # wildcard of their names
     read: Callable[[Path], tuple[list[Row], Names]]
 
-    @property
-    def has_severities(self) -> bool:
-        return self.domains == (CLEAN,)
-
     def load(self, root: Path | None, corruption: str, severity: int) -> ImageFiles:
         root = self.required_root(root)
         lists = self._lists(root)
         if corruption not in lists:
             self.check_is_clean(corruption)
-            raise DataError(f"There is no list of {corruption} in {root}; found {shortened(list(lists))}.")
+            raise DataError(
+                f"There is no list of {corruption} in {root}; found {shortened(list(lists))}. Add it, or name domains "
+                "with --corruption NAMES."
+            )
         contents = {name: self.read(path) for name, path in lists.items()}
         names = {label: name for _, own in contents.values() for label, name in own.items()}
         if sorted(names) != list(range(len(names))):
-            raise DataError(f"Some labels are missing in {lists[corruption]}: expected all from 0 to {max(names)}.")
+            raise DataError(
+                f"Some labels are missing in {lists[corruption]}: expected all from 0 to {max(names)}. Name every "
+                f"class in {root / CLASS_LIST}, one per line."
+            )
         rows, _ = contents[corruption]
         labels = np.array([label for _, label in rows], dtype=np.int64)
-        class_names = tuple(names[label].replace("_", " ") for label in range(len(names)))
+        class_names = tuple(names[label] for label in range(len(names)))
         return ImageFiles(_find(lists[corruption], [path for path, _ in rows]), labels, class_names, self.decoding)
 
     def _lists(self, root: Path) -> dict[str, Path]:
@@ -61,7 +62,8 @@ class ImageLists(ImageSource):
         if not found or (len(found) > 1 and self.domains == (CLEAN,)):
             raise DataError(
                 f"Expected {'one ' if self.domains == (CLEAN,) else ''}{self.lists} in {root}, found "
-                f"{shortened([path.name for path in found])}."
+                f"{shortened([path.name for path in found]) if found else found_in(root)}. Give the folder that holds "
+                f"{self.layout} with --data-root PATH."
             )
         if len(found) == 1 and self.domains in ((), (CLEAN,)):
             return {CLEAN: found[0]}
@@ -71,17 +73,8 @@ class ImageLists(ImageSource):
         return self.domains or tuple(self._lists(self.required_root(root)))
 
     def check(self, root: Path) -> Iterator[Finding]:
-        if self.domains:
-            for path in sorted(root.glob(self.lists)):
-                yield self.check_path(path, self._check_list)
-
-    def _check_list(self, path: Path) -> tuple[Status, str]:
-        try:
-            rows, names = self.read(path)
-            _find(path, [image for image, _ in rows])
-        except DataError as error:
-            return "partial", str(error)
-        return "ok", f"{len(rows):,} images of {len(names):,} classes"
+        if self.domains and any(root.glob(self.lists)):
+            yield from self.check_domains(root)
 
 
 def _find(file: Path, images: list[str]) -> tuple[Path, ...]:
@@ -110,7 +103,10 @@ def read_split(path: Path) -> tuple[list[Row], Names]:
         content = json.loads(read_regular(path))
         parts: dict[str, list[Any]] = {name: content[name] for name in ("train", "val", "test") if name in content}
         rows = {name: [_checked_row(row) for row in part] for name, part in parts.items()}
-        names = {label: name for part in rows.values() for _, label, name in part}
+        pairs = {(label, name) for part in rows.values() for _, label, name in part}
+        names = dict(pairs)
+        if len(names) < len(pairs):
+            raise ValueError("a label has several class names")
         if not rows["test"] or sorted(names) != list(range(len(names))):
             raise ValueError("it names no test images, or labels are missing")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -146,7 +142,7 @@ def read_labelled(path: Path) -> tuple[list[Row], Names]:
             raise DataError(f"Line {number} of {path} is {line[:80]!r}; expected the path of an image and its label.")
         rows.append((image.strip(), int(label)))
     if (file := path.parent / CLASS_LIST).is_file():
-        names = dict(enumerate(parse_classes(read_lines(file)).values()))
+        names = dict(enumerate(read_classes(file).values()))
     else:
         names = {label: Path(image).parent.name for image, label in rows}
         if any(names[label] != Path(image).parent.name for image, label in rows) or len({*names.values()}) < len(names):
@@ -182,6 +178,7 @@ DOMAINNET_126 = ImageLists(
     about="DomainNet-126: 126 classes, <domain>_list.txt.",
     layout="<clipart, painting, real, sketch>_list.txt with lines `path label`",
     domains=("clipart", "painting", "real", "sketch"),
+    has_severities=False,
     lists="*_list.txt",
     read=read_labelled,
     decoding=AS_PUBLISHED,
@@ -191,6 +188,7 @@ LISTS = ImageLists(
     about="Your own images: lists of lines `path label`, one list per domain.",
     layout="<domain>.txt with lines `path label`, and the images",
     domains=(),
+    has_severities=False,
     lists="*.txt",
     read=read_labelled,
     decoding=AS_SHOWN,

@@ -31,8 +31,7 @@ from tta_panda.data.cifar import LABELS, SEVERITIES, Cifar, note_path, open_arra
 from tta_panda.data.corruptions import CORRUPTIONS, corrupt, expand_corruptions
 from tta_panda.data.corruptions.frost import load_frost_textures
 from tta_panda.data.corruptions.severity import PARAMETER_SETS
-from tta_panda.data.folders import CLASS_LIST
-from tta_panda.data.listing import Found, find_images
+from tta_panda.data.listing import CLASS_LIST, Found, find_images
 from tta_panda.errors import (
     BrokenImageError,
     DataError,

@@ -5,11 +5,10 @@ Shards are read once to find where their images are. Images are then read from t
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,9 +16,8 @@ import numpy as np
 
 from tta_panda.data import CLEAN
 from tta_panda.data.dataset import ImageFiles
-from tta_panda.data.folders import CLASS_LIST, found_in, shortened
-from tta_panda.data.listing import SUFFIXES, read_lines
-from tta_panda.data.source import Finding, ImageSource, Status, parse_classes, published_classes
+from tta_panda.data.listing import CLASS_LIST, SUFFIXES, found_in, read_classes, shortened
+from tta_panda.data.source import ImageSource, published_classes
 from tta_panda.errors import DataError
 from tta_panda.files import open_regular
 from tta_panda.images import StoredImage
@@ -53,10 +51,6 @@ class Shards(ImageSource):
 
     classes: str | None = None  # list in `class_names`; None: in a file next to the shards, or above
 
-    @property
-    def has_severities(self) -> bool:
-        return bool(self.domains)
-
     def load(self, root: Path | None, corruption: str, severity: int) -> ImageFiles:
         self.check_is_clean(corruption)
         shards = self._shards(self.required_root(root), corruption)
@@ -83,11 +77,8 @@ class Shards(ImageSource):
             return tuple(published_classes(self.classes).values())
         for file in (place / name for place in (folder, folder.parent) for name in _CLASS_LISTS):
             if file.is_file():
-                return tuple(parse_classes(read_lines(file)).values())
+                return tuple(read_classes(file).values())
         return None
-
-    def domain(self, root: Path, corruption: str, severity: int) -> Path:
-        return self._shards(root, corruption)[0].parent
 
     def available(self, root: Path | None) -> tuple[str, ...]:
         root = self.required_root(root)
@@ -95,19 +86,24 @@ class Shards(ImageSource):
         return tuple(folders) or (CLEAN,)
 
     def _shards(self, root: Path, corruption: str) -> list[Path]:
-        """The shards of a domain, those with numbers as names in their order."""
-        paths = (
-            [root] if root.suffix == ".tar" else [*(root if corruption == CLEAN else root / corruption).glob("*.tar")]
-        )
-        paths = list(itertools.chain.from_iterable(map(expand_braces, paths)))
+        """The shards of a domain, in the order of the pattern or of their numbers."""
+        if root.suffix == ".tar":
+            paths = expand_braces(root)
+        else:
+            folder = root if corruption == CLEAN else root / corruption
+            paths = sorted(folder.glob("*.tar"), key=lambda path: (len(path.name), path.name))
         if missing := [path.name for path in paths if not path.is_file()]:
             raise DataError(
                 f"{len(missing)} of {len(paths)} shards are not in {paths[0].parent}: {shortened(missing)}; found "
-                f"{found_in(paths[0].parent) if paths[0].parent.is_dir() else 'no such folder'}."
+                f"{found_in(paths[0].parent) if paths[0].parent.is_dir() else 'no such folder'}. Fetch them, or name "
+                "those that exist."
             )
         if not paths:
-            raise DataError(f"{root} holds no shards; expected {self.layout}, found {found_in(root)}.")
-        return sorted(paths, key=lambda path: (len(path.name), path.name))
+            raise DataError(
+                f"There are no shards of {corruption} in {root}; expected {self.layout}, found {found_in(root)}. Give "
+                f"the folder that holds them, as in --data {self.name}:FOLDER."
+            )
+        return paths
 
     def required_root(self, root: Path | None) -> Path:
         root = super(ImageSource, self).required_root(root)
@@ -116,17 +112,6 @@ class Shards(ImageSource):
                 f"There is no folder {root}; expected {self.layout}, as in --data 'wds:shards/{{00..09}}.tar'."
             )
         return root
-
-    def check(self, root: Path) -> Iterator[Finding]:
-        if not self.classes and self.class_names(root):
-            for path in sorted(root.glob("*.tar")):
-                yield self.check_path(path, _check_shard)
-
-
-def _check_shard(path: Path) -> tuple[Status, str]:
-    images, labels = read_shards([path])
-    unlabelled = labels.count(None)
-    return "partial" if unlabelled else "ok", f"{len(images):,} images, {unlabelled:,} without label"
 
 
 def expand_braces(path: Path) -> list[Path]:
@@ -144,38 +129,46 @@ def expand_braces(path: Path) -> list[Path]:
 
 def read_shards(paths: list[Path]) -> tuple[list[Member], list[int | None]]:
     """Find the images in tar files, one file after another, with their labels; None for those without."""
-    images: dict[tuple[Path, str], Member] = {}
-    labels: dict[tuple[Path, str], int] = {}
+    images: list[Member] = []
+    labels: list[int | None] = []
     for path in paths:
         try:
-            with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-                for member in tar:
-                    folder, _, name = member.name.rpartition("/")
-                    key, _, kind = name.partition(".")
-                    suffix = f".{kind.rpartition('.')[2].lower()}"
-                    if not member.isreg() or suffix not in (*SUFFIXES, ".cls"):
-                        continue
-                    if member.offset_data + member.size > os.fstat(file.fileno()).st_size:
-                        raise tarfile.ReadError("unexpected end of data")
-                    place = path, f"{folder}/{key}"
-                    if suffix == ".cls":
-                        labels[place] = _label(path, member, tar)
-                    else:
-                        images[place] = Member(path, member.name, member.offset_data, member.size)
-                file.seek(tar.offset)
-                if file.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:  # tarfile ignores a missing end
-                    raise tarfile.ReadError("unexpected end of data")
+            found, numbers = _read_shard(path)
         except tarfile.ReadError as error:
-            count = sum(shard == path for shard, _ in images)
             raise DataError(
-                f"{path} cannot be read as a shard after {count:,} images ({error}): it is cut short, compressed or no "
-                "tar file. Fetch it again, or unpack it with gunzip."
+                f"{path} cannot be read as a shard ({error}): it is cut short, compressed or no tar file. Fetch it "
+                "again, or unpack it with gunzip."
             ) from error
         except OSError as error:
             raise DataError(f"Cannot read {path} ({error.strerror or error}).") from error
+        images += found.values()
+        labels += map(numbers.get, found)
     if not images:
         raise DataError(f"There are no images in {shortened([path.name for path in paths])}; expected .jpg or .png.")
-    return list(images.values()), [labels.get(place) for place in images]
+    return images, labels
+
+
+def _read_shard(path: Path) -> tuple[dict[str, Member], dict[str, int]]:
+    """Find images and labels by key."""
+    images: dict[str, Member] = {}
+    labels: dict[str, int] = {}
+    with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        for member in tar:
+            folder, _, name = member.name.rpartition("/")
+            stem, _, kind = name.partition(".")
+            key, suffix = f"{folder}/{stem}", f".{kind.rpartition('.')[2].lower()}"
+            if not member.isreg() or suffix not in (*SUFFIXES, ".cls"):
+                continue
+            if member.offset_data + member.size > os.fstat(file.fileno()).st_size:
+                raise tarfile.ReadError(f"unexpected end of data after {len(images):,} images")
+            if suffix == ".cls":
+                labels[key] = _label(path, member, tar)
+            else:
+                images[key] = Member(path, member.name, member.offset_data, member.size)
+        file.seek(tar.offset)
+        if file.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:  # tarfile ignores a missing end
+            raise tarfile.ReadError(f"unexpected end of data after {len(images):,} images")
+    return images, labels
 
 
 def _label(path: Path, member: tarfile.TarInfo, tar: tarfile.TarFile) -> int:
@@ -199,5 +192,6 @@ CCC = replace(
     about="CCC, continuously changing corruptions: shards on disk, to be run with --order sequential.",
     layout="<setting>/serial_<number>.tar or serial_<number>.tar",
     domains=(),
+    has_severities=False,
     classes="imagenet",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from tta_panda.data import AVAILABLE, CLEAN, DATASETS
 from tta_panda.data.corruptions import ALL_CORRUPTIONS, CORRUPTIONS
+from tta_panda.data.listing import parse_classes
 from tta_panda.errors import DataError, UnknownNameError
 from tta_panda.files import expand, open_regular
 from tta_panda.images import AS_SHOWN, Decoding, StoredImage
@@ -63,17 +64,13 @@ class DataSource(ABC):
     layout: str = ""  # of the files below the root, for messages
     domains: tuple[str, ...] = (CLEAN, *CORRUPTIONS)  # used by runs unless others are named; empty: those on disk
     archives: tuple[Archive, ...] = ()  # what `tta-panda data download` fetches
+    has_severities: bool = True  # whether its domains are corruptions, not photographs of several kinds
     size: tuple[int, int] | None = None  # numbers of images per domain and of classes, if known in advance
 
     embedded: ClassVar[bool] = False
     """Whether it comes with the package; others are read from a root folder."""
     image_files: ClassVar[bool] = False
     """Whether its images are files of any size, each decoded and fitted to the model."""
-
-    @property
-    def has_severities(self) -> bool:
-        """Whether its domains are corruptions; others are photographs of several kinds."""
-        return True
 
     @abstractmethod
     def load(self, root: Path | None, corruption: str, severity: int) -> Dataset:
@@ -110,6 +107,17 @@ class DataSource(ABC):
     def check(self, root: Path) -> Iterator[Finding]:
         """Check which parts are present, missing or damaged; yield nothing if no part of the data set is present."""
         return iter(())
+
+    def check_domains(self, root: Path) -> Iterator[Finding]:
+        """Check whether each domain can be loaded, for data whose images and classes are not known in advance."""
+        for name in self.available(root):
+            try:
+                data = self.load(root, name, 5)  # the severity that runs use unless others are named
+            except DataError as error:
+                yield Finding(self.name, name, "damaged", str(error))
+            else:
+                found = f"{len(data):,} images of {len(data.class_names):,} classes"
+                yield Finding(self.name, name, "ok" if len(data) else "partial", found)
 
     def check_path(self, path: Path, check: Callable[[Path], tuple[Status, str]], if_missing: str = "") -> Finding:
         """Check a file or folder, if it exists, with a function that returns its status and a detail."""
@@ -150,20 +158,15 @@ class ImageSource(DataSource):
         """Find the images without requiring labels."""
         return self.load(root, CLEAN, 0).paths
 
-    def domain(self, root: Path, corruption: str, severity: int) -> Path:
-        """Return the folder that the paths of a domain's images are relative to in its fingerprint."""
-        return root
-
     def fingerprint(
         self, root: Path | None, corruption: str, severity: int, *, skip_broken: bool = False
     ) -> str | None:
-        """Digest of the class names, and of the names and bytes of the images."""
+        """Digest of the class names, and of the names, labels and bytes of the images."""
         if root is None:
             return None
         try:
             files = self.load(root, corruption, severity)
-            used = files.without_broken() if skip_broken else files
-            return used.fingerprint(self.domain(self.required_root(root), corruption, severity))
+            return (files.without_broken() if skip_broken else files).fingerprint()
         except (DataError, OSError):  # raised again, and reported, when the data are loaded
             return None
 
@@ -175,11 +178,6 @@ class ImageSource(DataSource):
                 "PATH."
             )
         return root
-
-
-def parse_classes(lines: Iterable[str]) -> dict[str, str]:
-    """Parse lines `folder<TAB>name` into class names by folder, in label order; a line without a tab is both."""
-    return {folder: name or folder for folder, _, name in (line.partition("\t") for line in lines)}
 
 
 @cache

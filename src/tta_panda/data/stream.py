@@ -75,9 +75,6 @@ class Stream:
         named = {name: found if isinstance(found, Sequence) else [found] for name, found in self.dataset.items()}
         if self._order.domains != "recurring":
             return [(name, dataset) for name, several in named.items() for dataset in several]
-        rounds = {
-            name: several * self._order.rounds if len(several) == 1 else several for name, several in named.items()
-        }
         return [(name, several[i % len(several)]) for i in range(self._order.rounds) for name, several in named.items()]
 
     @functools.cached_property

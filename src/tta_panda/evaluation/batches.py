@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tta_panda.data.dataset import UNKNOWN
 from tta_panda.errors import InvalidInputError
 from tta_panda.models.prepare import Images
 
@@ -85,9 +86,10 @@ def _checked(images: Any, labels: Any, domains: Any, classes: int) -> LabelledBa
         raise InvalidInputError(
             f"labels must be {len(images)} whole numbers, one for each image, got {labels.dtype} {tuple(labels.shape)}."
         )
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+    if len(labels) and not UNKNOWN <= int(labels.min()) <= int(labels.max()) < classes:
         raise InvalidInputError(
-            f"Labels must lie in 0..{classes - 1} for {classes} classes, got {int(labels.min())}..{int(labels.max())}."
+            f"Labels must lie in 0..{classes - 1} for {classes} classes, or be {UNKNOWN} for images of none of them; "
+            f"got {int(labels.min())}..{int(labels.max())}."
         )
     domains = [None] * len(images) if domains is None else list(domains)
     if len(domains) != len(images):

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 
 from tta_panda.data import CLEAN
 from tta_panda.data.order import Order
+from tta_panda.errors import InvalidInputError
 from tta_panda.methods import MethodName
 from tta_panda.options import Count, NonNegativeInt, Seed, check_option, declared_options
 
@@ -33,6 +34,7 @@ _TITLES = {
     "severity": "severity {}",
     "batch_size": "batches of {}",
     "limit": "{} images",
+    "window": "window of {}",
 }
 """How titles show a field; by default, its name and value."""
 
@@ -56,11 +58,15 @@ class StreamConfig:
     order: str = "shuffled"
     seed: Seed = 0
     batch_size: Count = 100
+    window: Count | None = None
+    """For batches of one image: adapt to this many of the last images at a time."""
     limit: Count | None = None
     preprocess: Preprocessing = "batched"
     ignore_orientation: bool = False
     image_list: str | None = None
     """Digest of the list of images that the run was restricted to."""
+    unknown_classes: str | None = None
+    """Classes of the data whose images are in the stream, but which methods do not know, separated by commas."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
@@ -68,6 +74,10 @@ class StreamConfig:
         object.__setattr__(self, "order", str(Order.parse(self.order)))  # the canonical name
         for name, option in declared_options(type(self)).items():  # type: ignore[arg-type]  # mypy: see options.py
             check_option(name, getattr(self, name), option.annotation)
+        if self.window is not None and self.batch_size != 1:
+            raise InvalidInputError(
+                f"A window is for single images, got batches of {self.batch_size}: add --batch-size 1 or omit --window."
+            )
 
     @property
     def corruptions(self) -> tuple[str, ...]:
@@ -75,6 +85,11 @@ class StreamConfig:
         from tta_panda.data.corruptions import CORRUPTIONS
 
         return CORRUPTIONS if self.corruption == ALL else tuple(self.corruption.split(","))
+
+    @property
+    def unknown(self) -> list[str]:
+        """The unknown classes."""
+        return self.unknown_classes.split(",") if self.unknown_classes else []
 
     @property
     def parsed_order(self) -> Order:

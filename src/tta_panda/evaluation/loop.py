@@ -26,6 +26,7 @@ from tta_panda.methods.sharing import SharedBatch, SharedFeatures
 from tta_panda.models.base import framing_of
 from tta_panda.models.feature_cache import FeatureCache
 from tta_panda.models.prepare import as_batch
+from tta_panda.options import Count, check_option
 
 Part = tuple[Literal["domain", "tenth"], Any]
 """A part of a stream that is measured by itself."""
@@ -37,7 +38,13 @@ LOGITS_AT_ONCE = 2**17
 
 
 def evaluate(
-    method: Method, data: Any, *, batch_size: int = 100, reset: bool = True, cache: Path | str | None = None
+    method: Method,
+    data: Any,
+    *,
+    batch_size: int = 100,
+    window: int | None = None,
+    reset: bool = True,
+    cache: Path | str | None = None,
 ) -> EvaluationResult:
     """Adapt to a labelled stream and measure the predictions.
 
@@ -47,7 +54,11 @@ def evaluate(
             pairs (image, label), such as torchvision's, which is read in its order. Items may be dictionaries, as in
             Hugging Face's `datasets`, with `image` (or `img`, `pixel_values`) and `label` (or `labels`). If batches are
             (images, labels, domains), with a domain name for each image, every domain is also measured by itself.
+            Images with the label -1 show none of the classes. The method adapts to them, and `auroc` measures how well
+            its logits tell them from the others; all other metrics omit them.
         batch_size: images in a batch, if `data` consists of single images.
+        window: for batches of one image: predict each among this many of the last images, and adapt whenever all of
+            them are new.
         reset: start from a fresh state. False continues from the method's current one.
         cache: folder with a cache of encoder passes, used by all frozen methods on the same batches. Images and
             negatives are then encoded in separate passes, which can change the last bits of a float. Methods that
@@ -60,18 +71,47 @@ def evaluate(
         raise InvalidInputError("With a cache, the method must be reset first: omit either cache or reset=False.")
     passes = None if cache is None else FeatureCache(cache, method.classifier.model)
     share = passes is not None
-    [evaluation] = run_stream([method], data, batch_size=batch_size, share=share, reset=reset, cache=passes)
+    [evaluation] = run_stream(
+        [method], data, batch_size=batch_size, window=window, share=share, reset=reset, cache=passes
+    )
     if evaluation.error:
         raise evaluation.error
     return evaluation.result()
 
 
+class SlidingWindow:
+    """Single images for a method that needs batches: each is predicted among the last ones.
+
+    The method adapts whenever all images in the window are new; its state does not change in between.
+    """
+
+    def __init__(self, method: Method, length: int):
+        self.method = method
+        self.length = check_option("window", length, Count)
+        self._images: Tensor | None = None
+        self._seen = 0
+
+    def adapt(self, image: Tensor) -> Tensor:
+        """Return the logits (1, K) of an image (1, 3, H, W)."""
+        if len(image) != 1:
+            raise InvalidInputError(f"A window needs batches of one image, got {len(image)} images.")
+        before = image if self._images is None else torch.cat([self._images, image])
+        self._images = before[-self.length :]
+        self._seen += 1
+        state = self.method.state_dict() if self._seen % self.length else None
+        logits = self.method.adapt(self._images)[-1:]
+        if state is not None:
+            self.method.load_state_dict(state)
+        return logits
+
+
 class Evaluation:
     """An evaluation of one method on one stream, in progress."""
 
-    def __init__(self, method: Method):
+    def __init__(self, method: Method, window: int | None = None):
         classes = len(method.classifier.class_names)
         self.method = method
+        self.window = None if window is None else SlidingWindow(method, window)
         self.metrics = StreamMetrics(classes)
         self.parts: dict[Part, StreamMetrics] = defaultdict(partial(StreamMetrics, classes))
         self.seconds = 0.0
@@ -85,7 +125,7 @@ class Evaluation:
         """Adapt to a batch, which may be encoded already; return logits (B, K) on the CPU, or None after a failure."""
         if self.error:
             return None
-        adapt, seconds = partial(self.method.adapt, images), 0.0
+        adapt, seconds = partial((self.window or self.method).adapt, images), 0.0
         if shared is not None:
             encoded, seconds = shared.part_for(self.method.features)
             adapt = partial(cast(FrozenMethod, self.method).adapt_encoded, encoded)
@@ -103,6 +143,8 @@ class Evaluation:
     def measure(self, scores: Scores, parts: Mapping[Part, Counts]) -> None:
         """Add the scores of a batch; `parts` has the indices of its images that belong to each part of the stream."""
         strengths = {"beta": self.method.beta, "gamma": self.method.gamma}
+        if self.method.p_values is not None and self.window is None:  # a window restores those of an earlier batch
+            scores = scores._replace(p_values=self.method.p_values.cpu().double().numpy())
         self.metrics.update(scores, strengths)
         for part, indices in parts.items():
             self.parts[part].update(scores.select(indices), strengths)
@@ -114,20 +156,25 @@ class Evaluation:
 
     def result(self) -> EvaluationResult:
         if not self.metrics.samples:
-            raise DataError("The stream holds no images, so there is nothing to measure.")
+            raise DataError("The stream holds no images of the classes, so there is nothing to measure.")
         restarts, skipped_steps = self._counters_before
         passes = self.passes
+        parts = {
+            (kind, name): Measurement.of(part, with_lists=kind == "domain")
+            for (kind, name), part in self.parts.items()
+            if part.samples
+        }
         return EvaluationResult(
             **dict(Measurement.of(self.metrics)),
             class_names=list(self.method.classifier.class_names),
-            domains={name: Measurement.of(part) for (kind, name), part in self.parts.items() if kind == "domain"},
-            tenths=[Measurement.of(part, by_class=False) for (kind, _), part in self.parts.items() if kind == "tenth"],
+            domains={name: part for (kind, name), part in parts.items() if kind == "domain"},
+            tenths=[part for (kind, _), part in parts.items() if kind == "tenth"],
             explanation=self.method.explain(),
             restarts=self.method.restarts - restarts,
             skipped_steps=self.method.skipped_steps - skipped_steps,
             passes={kind: getattr(passes, kind) / max(1, passes.batches) for kind in get_args(Encoded)},
             seconds=round(self.seconds, 4),
-            images_per_second=round(self.metrics.samples / max(self.seconds, 1e-9), 2),
+            images_per_second=round((self.metrics.samples + self.metrics.unknown) / max(self.seconds, 1e-9), 2),
             peak_memory=self.peak_memory,
         )
 
@@ -137,6 +184,7 @@ def run_stream(
     data: Any,
     *,
     batch_size: int = 100,
+    window: int | None = None,
     share: bool = True,
     reset: bool = True,
     report: Callable[[float], None] = lambda _share: None,
@@ -146,7 +194,8 @@ def run_stream(
 
     Args:
         methods: methods with the same classifier.
-        data, batch_size: as `evaluate` takes them; read once for every group of methods that share passes.
+        data, batch_size, window: as `evaluate` takes them; the data are read once for every group of methods that share
+            passes, which a window excludes.
         share: use shared encoder passes for frozen methods, even for a single one, so that its record is the same to
             the last bit whichever others run with it. False lets every method encode for itself, as outside of
             evaluations.
@@ -158,7 +207,8 @@ def run_stream(
     if reset:
         for method in methods:
             method.reset()
-    evaluations = [Evaluation(method) for method in methods]
+    share = share and window is None
+    evaluations = [Evaluation(method, window) for method in methods]
     for group in group_by_shared_passes(methods) if share else [[index] for index in range(len(methods))]:
         members = [evaluations[index] for index in group]
         shares = share and isinstance(members[0].method, FrozenMethod)

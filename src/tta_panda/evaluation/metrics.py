@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tta_panda.data.dataset import UNKNOWN
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 CALIBRATION_BINS = 15
+
+RECALL = 0.95
+"""Share of known images that is accepted where false positives are counted."""
+
+PERCENTILES = np.linspace(0, 100, 101)
 
 Strengths = Mapping[str, float | None]
 """A method's beta and gamma, by name."""
@@ -34,6 +41,8 @@ class Scores(NamedTuple):
     losses: Floats  # (B,), negative log-likelihoods of the labels
     bins: Counts  # (B,), of confidence
     overconfidence: Floats  # (B,), confidence minus whether the prediction is right
+    energies: Floats  # (B,), logarithms of the sums of exponentiated logits
+    p_values: Floats  # (B,), of the energies, with negatives as null distribution; NaN without negatives
 
     @classmethod
     def of(cls, logits: Tensor, labels: Tensor) -> Scores:
@@ -43,7 +52,9 @@ class Scores(NamedTuple):
     @classmethod
     def of_each(cls, logits: Tensor, labels: Tensor) -> list[Scores]:
         """Compute the scores of R methods on the same images from logits (R, B, K), hardly slower than for one."""
-        log_probabilities = logits.double().log_softmax(dim=-1)
+        logits = logits.double()
+        log_probabilities = logits.log_softmax(dim=-1)
+        energies = (logits - log_probabilities)[..., 0].numpy()  # (R, B)
         probabilities, truth = log_probabilities.exp().numpy(), labels.numpy()
         predictions, confidences = probabilities.argmax(axis=-1), probabilities.max(axis=-1)  # (R, B)
         chosen = -log_probabilities.numpy()[:, np.arange(len(truth)), truth]  # (R, B), with strided rows
@@ -51,7 +62,8 @@ class Scores(NamedTuple):
         ranks = (log_probabilities.numpy() > -losses[..., None]).sum(axis=-1)  # (R, B)
         bins = np.minimum(np.ceil(confidences * CALIBRATION_BINS), CALIBRATION_BINS).astype(np.int64) - 1  # (low, high]
         overconfidence = confidences - (predictions == truth)
-        columns = zip(predictions, ranks, probabilities, losses, bins, overconfidence, strict=True)
+        p_values = np.full_like(energies, np.nan)
+        columns = zip(predictions, ranks, probabilities, losses, bins, overconfidence, energies, p_values, strict=True)
         return [cls(truth, *each) for each in columns]
 
     def select(self, indices: Counts) -> Scores:
@@ -63,10 +75,15 @@ class Scores(NamedTuple):
 
 
 class StreamMetrics:
-    """Sums over a stream from which accuracy, prediction bias, calibration and class histograms follow."""
+    """Sums over a stream from which accuracy, prediction bias, calibration and class histograms follow.
+
+    They are over the images of known classes. Energies and p-values, kept for all images, tell known from unknown ones.
+    """
 
     def __init__(self, classes: int):
         self.samples = 0
+        self.unknown = 0
+        self.detection: list[NDArray[np.float32]] = []  # (3, B): whether an image is known, its energy and p-value
         self.probabilities: Floats = np.zeros(classes)  # (K,)
         self.predicted: Counts = np.zeros(classes, np.int64)
         self.labels: Counts = np.zeros(classes, np.int64)
@@ -79,7 +96,11 @@ class StreamMetrics:
 
     def update(self, scores: Scores, strengths: Strengths | None = None) -> None:
         """Add a batch, and the strength of the correction subtracted from it."""
+        known = scores.labels != UNKNOWN
+        self.detection.append(np.stack([known, scores.energies, scores.p_values], dtype=np.float32))
+        scores = scores.select(np.flatnonzero(known))
         classes, images = len(self.labels), len(scores.labels)
+        self.unknown += len(known) - images
         self.samples += images
         self.probabilities += scores.probabilities.sum(axis=0)
         self.predicted += np.bincount(scores.predictions, minlength=classes)
@@ -128,6 +149,21 @@ class StreamMetrics:
         """Expected calibration error: mean gap between confidence and accuracy over bins of equal width."""
         return float(np.abs(self.overconfidence).sum()) / self.samples
 
+    def detected(self) -> dict[str, float | list[float]]:
+        """How well images of known and unknown classes are told apart; empty if there are none of either."""
+        if not self.unknown or not self.samples:
+            return {}
+        is_known, *values = np.concatenate(self.detection, axis=1).astype(float)
+        (known, known_p), (unknown, unknown_p) = ([each[is_known == flag] for each in values] for flag in (1, 0))
+        percentiles = {"known_energies": known, "unknown_energies": unknown}
+        if not np.isnan(known_p).any():
+            percentiles |= {"known_p_values": known_p, "unknown_p_values": unknown_p}
+        return {
+            "auroc": auroc(known, unknown),
+            "fpr95": float((unknown >= np.quantile(known, 1 - RECALL, method="lower")).mean()),
+            **{name: np.percentile(values, PERCENTILES).tolist() for name, values in percentiles.items()},
+        }
+
     def mean_strength(self, name: str) -> float | None:
         """Mean of a method's beta or gamma over the images; None if it never had one."""
         total, images = self.strengths.get(name, (0.0, 0))  # without batches after which a method started over
@@ -143,3 +179,10 @@ class StreamMetrics:
 def prediction_bias(mean_probabilities: Floats, label_frequencies: Floats) -> float:
     """L1 distance (0 to 2) between the mean predicted probabilities and the label frequencies."""
     return float(np.abs(mean_probabilities - label_frequencies).sum())
+
+
+def auroc(positives: Floats, negatives: Floats) -> float:
+    """Area under the ROC curve: the probability that a positive exceeds a negative; ties count half."""
+    ordered = np.sort(negatives)
+    below = np.searchsorted(ordered, positives) + np.searchsorted(ordered, positives, side="right")
+    return float(below.mean()) / 2 / len(negatives)

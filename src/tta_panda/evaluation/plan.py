@@ -160,8 +160,9 @@ def data_size(stream: StreamConfig, sources: Sources) -> tuple[int, int]:
     source = find_source(stream.data)
     if source.size is None:
         corruption, severity = stream.visits[0]
-        data = load_data(stream.data, corruption, severity, root=sources.data_root, limit=stream.limit)
+        chosen: dict[str, Any] = {"limit": stream.limit, "unknown_classes": stream.unknown}
+        data = load_data(stream.data, corruption, severity, root=sources.data_root, **chosen)
         return len(data), len(data.class_names)
     there, classes = source.size
-    images = stream.limit or there
+    images, classes = stream.limit or there, classes - len(stream.unknown)
     return images if source.embedded else min(images, there), classes

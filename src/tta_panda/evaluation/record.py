@@ -33,6 +33,7 @@ class Measurement(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     samples: int
+    """Images of the classes. All metrics are over these; unknown images only count for the last ones."""
     accuracy: float = Field(ge=0, le=1)
     accuracy_stderr: float
     top5_accuracy: float | None = None
@@ -57,9 +58,21 @@ class Measurement(BaseModel):
     """Mean strength of the subtracted offset over the images; None without an offset."""
     mean_gamma: float | None = None
     """The same for the level of absent classes."""
+    unknown: int = 0
+    """Images of none of the classes, whose label is -1."""
+    auroc: float | None = None
+    """How well energies, the log-sum-exp of logits, tell known from unknown images: area under the ROC curve. It means
+    nothing for methods whose logits are log-probabilities."""
+    fpr95: float | None = None
+    """Share of unknown images above the energy that 95 % of the known ones have."""
+    known_energies: list[float] = []
+    unknown_energies: list[float] = []
+    known_p_values: list[float] = []
+    unknown_p_values: list[float] = []
+    """Percentiles 0 to 100, as the previous three; empty for tenths, and p-values also without negatives."""
 
     @classmethod
-    def of(cls, metrics: StreamMetrics, *, by_class: bool = True) -> Measurement:
+    def of(cls, metrics: StreamMetrics, *, with_lists: bool = True) -> Measurement:
         recalls = metrics.recalls
         measured = {
             name: getattr(metrics, name)
@@ -68,13 +81,18 @@ class Measurement(BaseModel):
         measured |= {"recall_sd": recalls.std(), "recall_min": recalls.min()}
         measured |= {"recall_max": recalls.max(), "recall_mean": recalls.mean()}
         measured |= {"mean_beta": metrics.mean_strength("beta"), "mean_gamma": metrics.mean_strength("gamma")}
-        if by_class:
-            lists = (metrics.predicted, metrics.labels, metrics.mean_probabilities)
-            measured |= zip(_BY_CLASS, (each.tolist() for each in lists), strict=True)
+        measured["unknown"] = metrics.unknown
+        if with_lists:
+            measured |= {"predicted_counts": metrics.predicted.tolist(), "label_counts": metrics.labels.tolist()}
+            measured |= {"mean_probabilities": metrics.mean_probabilities.tolist(), **metrics.detected()}
         return Measurement(**measured)
 
 
-_BY_CLASS = ("predicted_counts", "label_counts", "mean_probabilities")
+LISTS = (
+    "predicted_counts", "label_counts", "mean_probabilities",
+    "known_energies", "unknown_energies", "known_p_values", "unknown_p_values",
+)  # fmt: skip
+"""Fields of a measurement that are lists."""
 
 
 class EvaluationResult(Measurement):
@@ -111,10 +129,8 @@ class EvaluationResult(Measurement):
 
     def _numbers(self, measured: Measurement) -> dict[str, Any]:
         """The metrics of a domain, and the values that are known only for the whole stream."""
-        whole = self.model_dump(
-            exclude={"config", "domains", "passes", "tenths", "class_names", "explanation", *_BY_CLASS}
-        )
-        own = measured.model_dump(include=Measurement.model_fields.keys() - _BY_CLASS)
+        whole = self.model_dump(exclude={"config", "domains", "passes", "tenths", "class_names", "explanation", *LISTS})
+        own = measured.model_dump(include=Measurement.model_fields.keys() - LISTS)
         return {**whole, **own, **{str(kind): number for kind, number in self.passes.items()}}
 
     def __str__(self) -> str:

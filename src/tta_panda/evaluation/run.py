@@ -31,7 +31,10 @@ from tta_panda.models.devices import Backend, Precision, resolve_device
 from tta_panda.models.feature_cache import FeatureCache
 from tta_panda.models.prompts import count_prompts
 
-_UNRELATED_TO_IMAGES = ("model", "weights", "precision", "backend", "templates", "order", "seed", "batch_size")
+_UNRELATED_TO_IMAGES = (
+    *("model", "weights", "precision", "backend", "templates"),
+    *("order", "seed", "batch_size", "window"),
+)
 """Fields of a stream that do not affect which images it contains. Omitting one here only costs time."""
 
 
@@ -81,7 +84,9 @@ class Evaluator:
                 for method in methods:
                     warm_up(method, next(iter(data))[0])
             _, _, cache = self._model(stream)
-            evaluations = run_stream(methods, data, share=not self.timed, report=report, cache=cache)
+            evaluations = run_stream(
+                methods, data, window=stream.window, share=not self.timed, report=report, cache=cache
+            )
             results += [self._result(config, each) for (config, _), each in zip(members, evaluations, strict=True)]
         except DataError as error:
             done = {each.config.key for each in results}
@@ -133,6 +138,7 @@ class Evaluator:
             image_list=self.sources.image_list if stream.image_list else None,
             skip_broken=self.sources.skip_broken,
             ignore_orientation=stream.ignore_orientation,
+            unknown_classes=stream.unknown,
         )
 
     def _model(self, stream: StreamConfig) -> tuple[ImageModel, str, FeatureCache | None]:
@@ -228,8 +234,8 @@ GRADIENT = 3
 def count_encoded(task: Sequence[RunConfig], sources: Sources) -> tuple[int, int]:
     """Count the images and texts that runs on one stream encode; those with a gradient count three times.
 
-    Methods of a task share the passes over images, so only the costliest one counts. Neither the model nor published
-    data have to be available.
+    Without a window, methods of a task share the passes over images, so only the costliest one counts. Neither the
+    model nor published data have to be available.
     """
     stream = task[0].stream
     in_domain, classes = data_size(stream, sources)
@@ -239,11 +245,12 @@ def count_encoded(task: Sequence[RunConfig], sources: Sources) -> tuple[int, int
         passes = expected_passes(
             config.method.parsed,
             dict(config.method.options),
-            stream.batch_size,
+            stream.window or stream.batch_size,
             classes,
             count_prompts(sources.templates or stream.templates),
         )
-        images = max(images, passes.images + GRADIENT * passes.images_with_gradient)
+        own = passes.images + GRADIENT * passes.images_with_gradient
+        images = images + own if stream.window else max(images, own)
         texts += passes.texts + GRADIENT * passes.texts_with_gradient
     return round(batches * images), round(batches * texts)
 

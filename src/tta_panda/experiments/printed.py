@@ -38,6 +38,7 @@ class Publication:
     """Batch size and number of images by data set."""
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options by method that differ from those of the presets."""
+    templates: str = "photo"
 
     @functools.cached_property
     def numbers(self) -> dict[tuple[str, str, str], dict[str, Cell]]:
@@ -88,9 +89,14 @@ SUBTTA = Publication(
 WATT = Publication(
     "watt",
     "WATT (2024), CIFAR-100-C with ViT-B/32",
-    "Batches of 128, reset before each batch, “a photo of a {}”",
+    "Batches of 128, reset before each batch, “a photo of a {}”, half precision, the authors' code",
     {"cifar100-c": {"batch_size": 128}},
+    {"clipartt": {"protocol": "reference"}, "watt": {"protocol": "reference"}},
+    templates="clipartt",
 )
+
+PUBLISHED_PRESETS = ("cifar100-c-clipartt", *BACKBONES)
+"""Presets with the settings of these publications."""
 
 
 def printed_accuracy(benchmark: str | None, method: str, corruption: str = MEAN) -> Cell | None:

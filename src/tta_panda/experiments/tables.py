@@ -8,7 +8,9 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
+from tta_panda.data import CLEAN, load_data
 from tta_panda.data.corruptions import CORRUPTIONS
+from tta_panda.evaluation.config import StreamConfig
 from tta_panda.experiments.base import ExperimentResults, changes_table, experiment
 from tta_panda.experiments.printed import (
     BACKBONES,
@@ -17,6 +19,7 @@ from tta_panda.experiments.printed import (
     METHODS,
     NOT_PRINTED,
     PAPER,
+    PUBLISHED_PRESETS,
     SUBTTA,
     WATT,
     Publication,
@@ -39,6 +42,7 @@ from tta_panda.reporting.cells import (
 )
 from tta_panda.reporting.figures import DotFigure
 from tta_panda.reporting.page import Section
+from tta_panda.reporting.rejection import rejection_table
 from tta_panda.reporting.tables import Column, Row, Table
 
 _ZERO_NOTE = (
@@ -253,7 +257,6 @@ _STREAMS_NOTE = (
     "Streams are named as in --order; sorted is correlated:0, one class is label_shift:0. Unless domains are joined "
     "(continual, mixed), methods are reset before each corruption."
 )
-_NEED_TEXT = ("tpt", "bat")
 _PHOTO_STREAMS = ("shuffled", "correlated:0.1", "sorted", "label_shift:0.1", "continual", "mixed")
 _BETAS = ("auto", 0.4)
 _BETA_QUICK_IMAGES = 500  # fewer would leave many classes in each batch of a sorted stream
@@ -280,7 +283,7 @@ def _stream_rows(setup: Setup) -> dict[str, list[Series]]:
 
 
 def _photo_rows(setup: Setup) -> dict[str, list[Series]]:
-    usable = [name for name in ALL_METHODS if name not in _NEED_TEXT]
+    usable = [name for name in ALL_METHODS if not ALL_METHODS.get(name).use_of_text]
     if setup.quick and not setup.methods:
         usable = ["clip", "tda", "tent"]
     return _ways_rows(
@@ -406,22 +409,48 @@ def _stream_table(results: ExperimentResults, stream: str, rows: Mapping[str, Se
     return table
 
 
+# Beyond the paper: unknown classes
+
+
+def _unknown_rows(setup: Setup) -> dict[str, list[Series]]:
+    """Series for plain CLIP and two corrections; the second half of the classes is unknown to them."""
+    names = load_data(setup.stream.data, "fog", root=setup.sources.data_root, limit=1).class_names
+    unknown = ",".join(names[len(names) // 2 :])
+    return {name: [setup.series(name, unknown_classes=unknown)] for name in ("clip", "clip+panda", "clip+panda+level")}
+
+
+@experiment(
+    "table-unknown",
+    "Unknown classes",
+    "How well images of unknown classes are told from known ones, where half of the classes are unknown.",
+    _unknown_rows,
+    corruptions=lambda setup: (CLEAN, *setup.sensitivity_corruptions()),
+    defaults={"limit": 300, "seeds": (0, 1, 2)},
+)
+def _unknown(results: ExperimentResults) -> Section:
+    rows = {series.label: series for series in results.series}
+    table = replace(rejection_table(results, rows, results.corruptions), name="")
+    return Section([table], notes=results.quick_notes())
+
+
 # Beyond the paper: published numbers
 
 
 def _publication_for(setup: Setup) -> Publication:
     """The publication whose prompts the setup has."""
-    return WATT if setup.stream.templates == "clipartt" else SUBTTA
+    return WATT if setup.stream.templates == WATT.templates else SUBTTA
 
 
 def _printed_numbers(setup: Setup, method: str) -> Mapping[str, Cell]:
     """Accuracies that were printed for the data, model and method of a setup; empty if there are none."""
-    architecture, _, weights = setup.stream.model.partition(":")
-    changed = setup.quick or setup.settings or setup.stream.limit is not None or weights != "openai"
-    if changed or setup.uses_made_data:
+    publication, model = _publication_for(setup), setup.stream.model
+    architecture, _, weights = model.partition(":")
+    has_preset = setup.preset is not None and setup.preset.name in PUBLISHED_PRESETS
+    stream = StreamConfig(model=model, data=setup.stream.data, templates=publication.templates)
+    changed = setup.quick or setup.settings or setup.stream != stream or weights != "openai"
+    if changed or not has_preset or setup.uses_made_data:
         return {}
-    architecture = architecture.removesuffix("-quickgelu")
-    return _publication_for(setup).numbers.get((setup.stream.data, architecture, method), {})
+    return publication.numbers.get((setup.stream.data, architecture.removesuffix("-quickgelu"), method), {})
 
 
 def _published_rows(setup: Setup) -> dict[str, list[Series]]:
@@ -439,7 +468,7 @@ def _published_rows(setup: Setup) -> dict[str, list[Series]]:
     "Accuracies of settings that were published, beside the printed ones; needs OpenAI's weights and the data sets.",
     _published_rows,
     by_method=True,
-    defaults={"preset": "cifar100-c-clipartt,cifar10-c,cifar100-c,imagenet-c", "seeds": (0,)},
+    defaults={"preset": ",".join(PUBLISHED_PRESETS), "seeds": (0,)},
 )
 def _published(results: ExperimentResults) -> Section:
     publication = _publication_for(results.setup)

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from tta_panda.models.base import Classifier
 
 _OF_THE_PAPER = ("CLIP", "Tent", "ETA", "SAR", "DeYO", "TPT", "DMN", "Zero", "TPS", "BAT")
-_SINCE = ("TDA", "OGA", "StatA", "Mint", "IM", "VTE", "MTA", "SubTTA", "LAME")
+_SINCE = ("TDA", "OGA", "StatA", "Mint", "IM", "VTE", "MTA", "MEMO", "SubTTA", "LAME")
 _TRAINING_FREE = ("Latte", "ECALP", "OnZeta", "DOTA", "BoostAdapter", "DPE")
-_OF_STREAMS = ("RoTTA", "ROID", "CLIPTTA")
-_CLASSES = (*_OF_THE_PAPER, *_SINCE, *_TRAINING_FREE, *_OF_STREAMS)
+_OF_STREAMS = ("EATA", "RoTTA", "ROID", "CLIPTTA", "Ramen")
+_OF_BATCHES = ("CLIPArTT", "WATT")
+_CLASSES = (*_OF_THE_PAPER, *_SINCE, *_TRAINING_FREE, *_OF_STREAMS, *_OF_BATCHES)
 
 METHODS: Registry[type[Method]] = Registry(
     "method",
@@ -62,7 +63,8 @@ def parse_method(name: str) -> MethodName:
     cleaned = name.strip().lower()
     parsed = MethodName.of(_ALIASES.get(cleaned, cleaned))
     if parsed.base not in METHODS or parsed.debias not in ("", *DEBIASES) or cleaned.endswith("+"):
-        known = list_methods(f"{parsed.base}*" if parsed.base in METHODS else "*")
+        bases = [parsed.base] if parsed.base in METHODS else METHODS
+        known = [str(MethodName(base, debias)) for base in bases for debias in ("", *DEBIASES)]
         raise UnknownNameError("method", name, [*known, *_ALIASES])
     return parsed
 

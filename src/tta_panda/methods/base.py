@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from tta_panda.errors import InvalidInputError, NumericalError
+from tta_panda.errors import InvalidInputError, NumericalError, UnsupportedModelError
 from tta_panda.methods import METHODS, MethodName
 from tta_panda.methods.features import Encoded, Features, Views, encode_images, isolated
 from tta_panda.methods.state import check_state, describe, write_state
-from tta_panda.models.base import Classifier
+from tta_panda.models.base import Classifier, ZeroShotClassifier
 from tta_panda.models.prepare import Images
 from tta_panda.options import HasOptions, Seed, check_option
 from tta_panda.panda import Beta, Debias
@@ -82,6 +82,8 @@ class Method(HasOptions, Stateful, ABC):
     arguments: ClassVar = ("classifier", "debias", "seed")
     memory_options: ClassVar[tuple[str, ...]] = ()
     """Options that limit memory and do not change results, except for rounding."""
+    use_of_text: ClassVar[str] = ""
+    """What the method does with the text encoder, if it needs one."""
 
     classifier: Classifier = dataclasses.field(kw_only=False)
     debias: Debias | None = None
@@ -95,6 +97,11 @@ class Method(HasOptions, Stateful, ABC):
 
     def __post_init__(self) -> None:
         check_classifier(self.classifier)
+        if self.use_of_text and not isinstance(self.classifier, ZeroShotClassifier):
+            raise UnsupportedModelError(
+                f"{type(self).__name__} {self.use_of_text}, but {self.classifier.model.name} has no text encoder. "
+                "Use a CLIP model, or a method that needs none, such as TPS or Tent."
+            )
         self.seed = check_option("seed", self.seed, Seed)
         if self.debias is not None:
             if not isinstance(self.debias, Debias):
@@ -189,6 +196,14 @@ class Method(HasOptions, Stateful, ABC):
         """How much of the level was subtracted last; None without a level."""
         return None if self.features.debiaser is None else self.features.debiaser.gamma
 
+    @property
+    def p_values(self) -> Tensor | None:
+        """For each image of the last batch (B,), the share of negatives that resemble the classes at least as much.
+
+        Negatives show no object, so a large share suggests an image of none of the classes. None without negatives.
+        """
+        return self.features.p_values
+
     def explain(self) -> str:
         """Describe the bias of the stream, and what was subtracted or why nothing was; empty without `debias`."""
         with self._lock:
@@ -264,7 +279,7 @@ class FrozenMethod(Method):
         """Adapt to a batch that has been encoded already; its correction is decided here."""
         with self._lock, isolated(self.classifier.model.device), torch.no_grad():
             views = 1 if encoded.views is None or self.features.views is None else encoded.views.shape[1]
-            negatives = 0 if self.features.source is None else encoded.negatives
+            negatives = 0 if self.features.source is None or encoded.negatives is None else len(encoded.negatives)
             self.passes.images += len(encoded.features) * views + negatives
             correction = self.features.decide(encoded, self.class_embeddings)
             return self._finished(self._adapt(encoded.corrected(correction)))

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tta_panda.errors import UnsupportedModelError
 from tta_panda.methods.base import BatchSize, EncoderPasses
 from tta_panda.methods.features import Batch, Encoded
 from tta_panda.methods.losses import entropy
@@ -28,22 +27,17 @@ class BAT(TrainedMethod):
     """
 
     adapts_text = True
+    use_of_text = "trains the text encoder"
 
     weight_decay: NonNegative = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.classifier, ZeroShotClassifier):
-            name = self.classifier.model.name
-            raise UnsupportedModelError(f"BAT also adapts a text encoder, which {name} does not have.")
-        self.prompts = self.classifier
 
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay)
 
     def _adapt(self, batch: Batch) -> Tensor:
-        text = self.prompts.encode_prompts(cast(VisionLanguageModel, self.model))  # (K, D)
-        self.passes.count("texts", len(self.prompts.prompts), text.requires_grad)
+        classifier = cast(ZeroShotClassifier, self.classifier)
+        text = classifier.encode_prompts(cast(VisionLanguageModel, self.model))  # (K, D)
+        self.passes.count("texts", len(classifier.prompts), text.requires_grad)
         encoded = self.encode(batch, text)
         logits = self.classify(encoded, text)
         self.step(entropy(logits).mean() - self._agreement(encoded, text, logits.argmax(dim=1)))

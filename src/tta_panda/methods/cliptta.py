@@ -67,7 +67,7 @@ class CLIPTTA(TrainedMethod):
         contrast = entropy(matches).mean()
         if not self.follows_reference:
             contrast = (contrast + entropy(matches.T).mean()) / 2
-        return contrast - self.diversity * marginal_entropy(logits[None])[0]
+        return contrast - self.diversity * marginal_entropy(logits)
 
     def _remember(self, batch: Batch, encoded: Encoded, logits: Tensor) -> None:
         """Enter the images of a batch, which replace less confident ones of their class."""

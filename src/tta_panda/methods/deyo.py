@@ -92,10 +92,9 @@ class DeYO(TrainedMethod):
     def _without_shape(self, batch: Batch, encoded: Encoded, confident: Tensor) -> Tensor | None:
         if self.destroy == "none":
             return None
-        destroyed = self.embed(_DESTRUCTIONS[self.destroy](batch.images[confident], self.grid, self.generator))
-        # With the shift and bias of the batch: images with destroyed shape have the same corruption.
-        corrected = encoded.select(confident)._replace(features=destroyed.features)
-        return self.classify(corrected).softmax(dim=-1)
+        destroyed = _DESTRUCTIONS[self.destroy](batch.images[confident], self.grid, self.generator)
+        # Images with destroyed shape have the same corruption.
+        return self.classify(self.encode_like(encoded.select(confident), destroyed)).softmax(dim=-1)
 
     def _against_negatives(self, batch: Batch, encoded: Encoded, confident: Tensor) -> tuple[Tensor, Tensor | None]:
         """Follow the authors' code: negatives of the confident images give the offset, and also replace x'."""

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tta_panda.methods.base import FrozenMethod
 from tta_panda.methods.features import Encoded
-from tta_panda.methods.image_cache import Entries, empty_cache, update_cache
-from tta_panda.methods.losses import entropy_of, top_class
+from tta_panda.methods.image_cache import Entries, empty_cache, make_entries, update_cache
 from tta_panda.options import Count, NonNegative
 
 
@@ -48,7 +47,7 @@ class DMN(FrozenMethod):
         queries = self.classifier.embed(encoded.features if self.follows_reference else encoded.debiased)
         query_norms = queries.norm(dim=-1, keepdim=True)  # (B, 1)
         directions = queries / query_norms.clamp_min(1e-12)
-        seen = {"features": directions, "labels": top_class(by_text), "entropies": entropy_of(by_text)}
+        seen = make_entries(directions, by_text)
         # The text has a slot of its own, except in the authors' code.
         update = update_cache(self.memory, seen, self.slots + (not self.follows_reference))
         attention = update.attention(directions, self.sharpness)

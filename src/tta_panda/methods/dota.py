@@ -8,14 +8,14 @@ from torch import Tensor
 
 from tta_panda.methods.features import Encoded
 from tta_panda.methods.oga import log_likelihoods
-from tta_panda.methods.views import ViewMethod, by_confidence, count_kept
+from tta_panda.methods.views import ConfidentViewMethod
 from tta_panda.options import NonNegative, Share
 
 START_MEAN = 1e-3
 START_VARIANCE = 2e-3
 
 
-class DOTA(ViewMethod):
+class DOTA(ConfidentViewMethod):
     """Adds the log-likelihoods of Gaussians with a shared covariance, which follow the stream, to the text's logits.
 
     Images are processed one by one, in the order of the batch, and weighted by their predictions, so that none is
@@ -27,13 +27,11 @@ class DOTA(ViewMethod):
     The defaults are those of DOTA's own code for other data sets than ImageNet.
 
     Args:
-        keep: fraction of the views, those with the lowest entropy, that is used; at least one view is.
         growth: weight of the Gaussians per image of a class that they have seen, with one view.
         max_weight: upper limit of that weight.
         shrinkage: weight of the identity in the covariance.
     """
 
-    keep: Share = 0.1
     growth: NonNegative = 0.02
     max_weight: NonNegative = 0.3
     shrinkage: Share = 1e-4
@@ -51,9 +49,8 @@ class DOTA(ViewMethod):
 
     def _adapt(self, encoded: Encoded) -> Tensor:
         assert encoded.views is not None
-        logits, count = self.view_logits(encoded), count_kept(self.keep, self.views)
-        views = by_confidence(F.normalize(encoded.views, dim=-1), logits)[:, :count]
-        logits = by_confidence(logits, logits)[:, :count]
+        logits = self.view_logits(encoded)
+        views, logits = (self.confident(each, logits) for each in (F.normalize(encoded.views, dim=-1), logits))
         return torch.stack([self._add(*image) for image in zip(views, logits, strict=True)])
 
     def _add(self, views: Tensor, logits: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from torch import Tensor
 from tta_panda.methods.features import Encoded
 from tta_panda.methods.image_cache import Entries, empty_cache, update_cache
 from tta_panda.methods.losses import entropy, marginal_entropy
-from tta_panda.methods.views import ViewMethod, count_kept
-from tta_panda.options import Count, NonNegative, Share
+from tta_panda.methods.views import ConfidentViewMethod
+from tta_panda.options import Count, NonNegative
 
 TEMPERATURE = 0.01
 """Softmax temperature at which prototypes of images are matched with those of texts."""
@@ -21,7 +21,7 @@ EPSILON = 1e-3
 """Of AdamW, so large that its first step depends on the size of the gradient."""
 
 
-class DPE(ViewMethod):
+class DPE(ConfidentViewMethod):
     """Classifies by prototypes of texts and of cached images, after a step of both that makes confident views agree.
 
     The step is undone after each image. Prototypes of texts also evolve: certain images move them for good. Cached
@@ -30,7 +30,6 @@ class DPE(ViewMethod):
     The defaults are those of DPE's own code for ImageNet, whose texts are the mean of templates and descriptions.
 
     Args:
-        keep: fraction of the views, those with the lowest entropy, that is used; at least one view is.
         slots: maximum number of images per class in the cache; a more certain image replaces the least certain one.
         alpha: weight of the cache.
         sharpness: how fast the weight of a prototype decreases with distance.
@@ -39,7 +38,6 @@ class DPE(ViewMethod):
         max_entropy: an image moves the texts if its entropy in nats, divided by log2 K, is below this.
     """
 
-    keep: Share = 0.1
     slots: Count = 3
     alpha: NonNegative = 6.0
     sharpness: NonNegative = 5.0
@@ -57,29 +55,28 @@ class DPE(ViewMethod):
         self.add_state("cache", empty_cache(texts))
 
     def _adapt(self, encoded: Encoded) -> Tensor:
-        return torch.stack([self._evolve(encoded, image) for image in range(len(encoded.features))])
+        return torch.cat([self._evolve(image) for image in encoded.split()])
 
-    def _evolve(self, encoded: Encoded, image: int) -> Tensor:
-        """Return logits (K,) of one image of the batch, and learn from it."""
-        assert encoded.views is not None
+    def _evolve(self, image: Encoded) -> Tensor:
+        """Return logits (1, K) of one image, and learn from it."""
+        assert image.views is not None
         # Both are 1 unless the classifier is a linear head.
-        length = encoded.features[image].norm().clamp_min(1e-12)
+        length = image.features.norm().clamp_min(1e-12)
         norms = self.classifier.class_embeddings.norm(dim=-1, keepdim=True)  # (K, 1)
-        all_views = encoded.views[image] / length  # (V, D)
-        shift = all_views[0] - encoded.debiased_views[image, 0] / length  # (D,)
+        all_views = image.views / length  # (1, V, D)
+        shift = (image.features - image.debiased) / length  # (1, D)
 
         def by_text(views: Tensor, texts: Tensor) -> Tensor:
-            return self.classify(encoded, texts * norms * length, views - shift)
+            return self.classify(image, texts * norms * length, views - shift)
 
         def by_both(views: Tensor, texts: Tensor, images: Tensor) -> Tensor:
             votes = (self.sharpness * (views @ images.T - 1)).exp()  # (V, k)
             return by_text(views, texts).index_add(1, classes, votes, alpha=self.alpha)
 
-        logits = by_text(all_views, F.normalize(self.texts, dim=-1))
-        confident = entropy(logits).argsort(stable=True)[: count_kept(self.keep, len(logits))]
-        views, logits = all_views[confident], logits[confident]
+        logits = by_text(all_views, F.normalize(self.texts, dim=-1))  # (1, V, K)
+        views, logits = (self.confident(each, logits)[0] for each in (all_views, logits))
         mean = views.mean(dim=0, keepdim=True)
-        label, certainty = logits.mean(dim=0).argmax()[None], marginal_entropy(logits[None])
+        label, certainty = logits.mean(dim=0).argmax()[None], marginal_entropy(logits)[None]
         seen = {"features": mean, "labels": label, "entropies": certainty}
         self.cache = update_cache(self.cache, seen, self.slots).apply()
         classes, index, counts = self.cache["labels"].unique(return_inverse=True, return_counts=True)
@@ -89,15 +86,15 @@ class DPE(ViewMethod):
             start = [each.clone().requires_grad_(True) for each in (self.texts, images)]
             texts, images = (F.normalize(each, dim=-1) for each in start)
             # The authors' code uses the mean of the views' features.
-            loss = marginal_entropy(by_both(mean if self.follows_reference else views, texts, images)[None])[0]
+            loss = marginal_entropy(by_both(mean if self.follows_reference else views, texts, images))
             matches = F.normalize(start[1] - shift, dim=-1) @ texts[classes].T / TEMPERATURE
             loss = loss + self.alignment * F.cross_entropy(matches, torch.arange(len(classes), device=matches.device))
         gradients = torch.autograd.grad(loss, start)
         # The first step of AdamW, whose weights are the differences from these prototypes: zero, and so not decayed.
         steps = (self.lr * gradient / (gradient.abs() + EPSILON) for gradient in gradients)
         texts, images = (F.normalize(each.detach() - step, dim=-1) for each, step in zip(start, steps, strict=True))
-        answer = by_both(all_views[:1], texts, images)[0]
-        if entropy(answer) < self.max_entropy * math.log2(len(answer)):
+        answer = by_both(all_views[:, 0], texts, images)
+        if entropy(answer) < self.max_entropy * math.log2(answer.shape[1]):
             self.moves += 1
             self.texts = (self.moves * self.texts + texts) / (self.moves + 1)
         return answer

@@ -21,8 +21,9 @@ from tta_panda.models.base import Classifier, ImageModel, count_directions, fram
 from tta_panda.models.devices import full_precision
 from tta_panda.models.prepare import Images, as_batch
 from tta_panda.panda import Correction, Debias, Debiaser, Evidence, Negatives, PandaDebiaser
+from tta_panda.panda.rejection import NegativeEnergies
 from tta_panda.state import Stateful
-from tta_panda.views import Augmentation, apply_view_plan, sample_view_plan
+from tta_panda.views import Augmentation, ViewPlan, apply_view_plan, sample_view_plan
 
 Encode = Callable[[], Tensor]
 """A function that runs an encoder pass."""
@@ -90,7 +91,7 @@ class Encoded(NamedTuple):
     bias: Tensor | None = None  # (B, K), to add to logits
     raw: Tensor | None = None  # f (B, D), features before they were normalised
     views: Tensor | None = None  # (B, V, D), unit; the first view is the plain image
-    negatives: int = 0  # M, the number of negatives encoded for this batch
+    negatives: Tensor | None = None  # (M, D), of the negatives encoded for this batch
     images: Tensor | None = None  # (B, C, H, W), as passed by the caller
 
     def corrected(self, correction: Correction) -> Encoded:
@@ -113,11 +114,16 @@ class Encoded(NamedTuple):
         return self.views if self.shift is None else self.views - self.shift[:, None]
 
     def select(self, index: Tensor) -> Encoded:
-        """Select some of the images, with their features and correction."""
+        """Select some of the images, with their features, views and correction."""
         shift = self.shift[index] if self.shift is not None and len(self.shift) > 1 else self.shift
         bias = None if self.bias is None else self.bias[index]
+        views = None if self.views is None else self.views[index]
         images = None if self.images is None else self.images[index.to(self.images.device)]
-        return Encoded(self.features[index], shift=shift, bias=bias, images=images)
+        return Encoded(self.features[index], shift=shift, bias=bias, views=views, images=images)
+
+    def split(self) -> list[Encoded]:
+        """Return every image as a batch of its own."""
+        return [self.select(index) for index in torch.arange(len(self.features)).split(1)]
 
 
 @dataclass(frozen=True)
@@ -145,6 +151,9 @@ class Features(Stateful):
         self.views = views
         self.debiaser: Debiaser | None
         self.add_state("debiaser", debias and debias.start(classifier.model.negative_patch_size, seed))
+        self.null = self.add_state("null", NegativeEnergies())
+        # Of the latest batch (B,): the shares of negatives that resemble the classes at least as much as each image.
+        self.p_values: Tensor | None = self.add_state("p_values", None)
         self.view_generator: torch.Generator
         self.add_state("view_generator", torch.Generator().manual_seed(seed))
 
@@ -198,7 +207,7 @@ class Features(Stateful):
         """Return a copy with the offset, computed from the embeddings (M, D) of negatives."""
         source = self.source
         assert source is not None
-        return encoded._replace(offset=source.offset(embedded, negatives), negatives=len(embedded))
+        return encoded._replace(offset=source.offset(embedded, negatives), negatives=embedded)
 
     def decide(self, encoded: Encoded, class_embeddings: Tensor | None = None) -> Correction:
         """Decide the correction of the next batch of the stream; without debiasing, it changes nothing.
@@ -210,16 +219,37 @@ class Features(Stateful):
             return Correction()
         if active.source is not None and encoded.offset is None:
             raise InvalidInputError("This batch was encoded without negatives; encode it with the method that uses it.")
-        if active.fixed is not None:
-            return active.fixed
-        scale, features = self.classifier.logit_scale, encoded.features.detach()
-        text, directions = self.classifier.class_embeddings, self.classifier.directions
-        if class_embeddings is not None and class_embeddings is not text:
-            text = class_embeddings.detach()
-            directions = count_directions(text)
-        offset = None if encoded.offset is None else encoded.offset.detach() @ text.T
-        similarities = features @ text.T + self.classifier.bias / scale
-        return active.decide(Evidence(features, similarities, offset, scale, directions, encoded.images))
+        own, correction = self.classifier.class_embeddings, active.fixed
+        text = own if class_embeddings is None or class_embeddings is own else class_embeddings.detach()
+        if correction is None:
+            scale, features = self.classifier.logit_scale, encoded.features.detach()
+            directions = self.classifier.directions if text is own else count_directions(text)
+            offset = None if encoded.offset is None else encoded.offset.detach() @ text.T
+            similarities = features @ text.T + self.classifier.bias / scale
+            correction = active.decide(Evidence(features, similarities, offset, scale, directions, encoded.images))
+        if encoded.negatives is not None:
+            self._compare_with_negatives(encoded.corrected(correction), encoded.negatives, text)
+        return correction
+
+    @torch.no_grad()
+    def _compare_with_negatives(self, encoded: Encoded, negatives: Tensor, text: Tensor) -> None:
+        """Compute the p-values of a corrected batch; its negatives (M, D) get the mean correction of its images."""
+        shift = 0.0 if encoded.shift is None else encoded.shift.mean(dim=0)
+        logits = self.classifier.logits(torch.cat([encoded.debiased, negatives - shift]), text)
+        if encoded.bias is not None:
+            mean = encoded.bias.mean(dim=0).expand(len(negatives), -1)
+            logits = logits + torch.cat([encoded.bias, mean])
+        energies = logits.logsumexp(dim=1).cpu()
+        size = len(encoded.features)
+        self.p_values = self.null.p_values(energies[:size], energies[size:])
+
+    def plan_views(self, originals: Tensor) -> ViewPlan:
+        """Draw the augmented views of images (B, C, H, W), which the method must have asked for."""
+        assert self.views is not None
+        sides = (self.classifier.model.image_size,) * 2
+        return sample_view_plan(
+            self.views.augmentation, originals.shape, self.views.count - 1, self.view_generator, sides
+        )
 
     @torch.no_grad()
     def encode_views(
@@ -232,9 +262,7 @@ class Features(Stateful):
         plain = encoded.features[:, None]  # (B, 1, D): the first view needs no second pass
         if views.count == 1:
             return encoded._replace(views=plain)
-        model, count = self.classifier.model, views.count - 1
-        sides = (model.image_size, model.image_size)
-        plan = sample_view_plan(views.augmentation, originals.shape, count, self.view_generator, sides)
+        model, count, plan = self.classifier.model, views.count - 1, self.plan_views(originals)
 
         def encode(chunk: slice) -> Tensor:
             images = apply_view_plan(originals[chunk].to(model.device), plan[chunk])  # (b, V-1, C, S, S)

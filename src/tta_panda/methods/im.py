@@ -23,4 +23,4 @@ class IM(Tent):
     diversity: NonNegative = 1.0
 
     def loss(self, logits: Tensor) -> Tensor:
-        return super().loss(logits) - self.diversity * marginal_entropy(logits[None])[0]
+        return super().loss(logits) - self.diversity * marginal_entropy(logits)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tta_panda.chunks import in_chunks
+from tta_panda.methods.losses import entropy, top_class
 
 FLOATS_PER_PASS = 2**22
 """Size of the intermediate tensors when prototypes are read, 16 MB: classes are split into chunks accordingly."""
@@ -86,6 +87,11 @@ def empty_cache(features: Tensor) -> Entries:
     """Return a cache without entries, for features like these (..., D)."""
     labels = torch.empty(0, dtype=torch.long, device=features.device)
     return {"features": features[:0], "labels": labels, "entropies": features.new_empty(0)}
+
+
+def make_entries(features: Tensor, logits: Tensor) -> Entries:
+    """Return images with these features (B, D), and with classes and entropies predicted by logits (B, K)."""
+    return {"features": features, "labels": top_class(logits), "entropies": entropy(logits)}
 
 
 def update_cache(

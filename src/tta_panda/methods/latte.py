@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tta_panda.methods.base import FrozenMethod
 from tta_panda.methods.features import Encoded
-from tta_panda.methods.image_cache import Entries, empty_cache, update_cache
-from tta_panda.methods.losses import entropy, entropy_of, top_class
+from tta_panda.methods.image_cache import Entries, empty_cache, make_entries, update_cache
+from tta_panda.methods.losses import entropy
 from tta_panda.models.base import Classifier
 from tta_panda.options import Count, NonNegative
 
@@ -53,8 +53,8 @@ class Latte(FrozenMethod):
     def _adapt(self, encoded: Encoded) -> Tensor:
         logits = self.classify(encoded)  # (B, K)
         lengths = encoded.features.norm(dim=-1, keepdim=True)  # (B, 1)
-        keys = encoded.features / lengths.clamp_min(1e-12)
-        seen = {"features": keys, "labels": top_class(logits), "entropies": entropy_of(logits.log_softmax(dim=-1))}
+        keys = F.normalize(encoded.features, dim=-1)
+        seen = make_entries(keys, logits)
         # The most certain entries of both caches remain the most certain ones when images enter.
         update = update_cache(update_cache(self.cache, self.external, self.slots).apply(), seen, self.slots)
         self.cache = update_cache(self.cache, seen, self.slots).apply()

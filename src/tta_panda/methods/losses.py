@@ -10,7 +10,11 @@ import math
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+MATCHING_TEMPERATURE = 0.01
+"""Of the similarities in `matching_loss`."""
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -24,9 +28,23 @@ def entropy_of(log_probabilities: Tensor) -> Tensor:
 
 
 def marginal_entropy(logits: Tensor) -> Tensor:
-    """Return the entropy (B,) of the mean softmax over the views of logits (B, V, K)."""
-    log_mean = logits.float().log_softmax(dim=-1).logsumexp(dim=1) - math.log(logits.shape[1])  # (B, K)
+    """Return the entropy (...) of the mean softmax over the views of logits (..., V, K)."""
+    log_mean = logits.float().log_softmax(dim=-1).logsumexp(dim=-2) - math.log(logits.shape[-2])  # (..., K)
     return entropy_of(log_mean)
+
+
+def matching_loss(matches: Tensor, features: Tensor, texts: Tensor, *, transpose: bool) -> Tensor:
+    """Return the cross entropy of images with the texts of all images, of which similar ones should match, too.
+
+    Args:
+        matches: (B, B), logits of images (rows) with texts (columns).
+        features: (B, D), unit features of the images.
+        texts: (B, D), unit features of their texts.
+        transpose: transpose the targets, as the authors of CLIPArTT and WATT do in their code.
+    """
+    similarities = (features @ features.T + texts @ texts.T) / 2
+    targets = (similarities / MATCHING_TEMPERATURE).softmax(dim=1)
+    return F.cross_entropy(matches, targets.T if transpose else targets)
 
 
 def top_class(logits: Tensor) -> Tensor:

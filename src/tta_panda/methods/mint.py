@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tta_panda.methods.features import Batch, Encoded
-from tta_panda.methods.trained import TrainedMethod
+from tta_panda.methods.trained import TrainedMethod, lerp
 from tta_panda.options import NonNegative
 
 
@@ -75,9 +75,8 @@ class Mint(TrainedMethod):
     def _average_gradients(self) -> None:
         """Replace the gradients of this batch by the mean over all batches."""
         self.batches += 1
+        self.mean_gradient = lerp(self.mean_gradient, self.gradients(), 1 / self.batches)
         for name, parameter in self.adapted.items():
-            latest = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            self.mean_gradient[name] = self.mean_gradient[name].lerp(latest, 1 / self.batches)
             parameter.grad = self.mean_gradient[name].clone()
 
     def _prototypes(self) -> Tensor:

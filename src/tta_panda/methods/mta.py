@@ -27,7 +27,6 @@ class MTA(ViewMethod):
     The defaults are those of MTA's own code, the same for all data sets.
 
     Args:
-        augmentation: `"augmix"`, or `"crops"` for crops and flips only.
         neighbours: fraction of the other views, the nearest, that determines the bandwidth of a view; at least one
             view is used.
         sharpness: inverse temperature of the views' weights.

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tta_panda.methods.base import FrozenMethod
 from tta_panda.methods.features import Encoded
-from tta_panda.methods.image_cache import Entries, empty_cache, update_cache
-from tta_panda.methods.losses import entropy_of, top_class
+from tta_panda.methods.image_cache import Entries, empty_cache, make_entries, update_cache
 from tta_panda.options import Count, NonNegative
 
 MIN_FOR_MEAN = 2
@@ -45,10 +44,11 @@ class OGA(FrozenMethod):
 
     def _adapt(self, encoded: Encoded) -> Tensor:
         prior = self.classify(encoded).log_softmax(dim=-1)  # (B, K)
-        features, entropies = F.normalize(encoded.features, dim=-1), entropy_of(prior)
-        seen = {"features": features, "labels": top_class(prior), "entropies": entropies}
+        features = F.normalize(encoded.features, dim=-1)
+        seen = make_entries(features, prior)
         # Images with a uniform prediction do not enter, even if a slot is free.
-        self.cache = update_cache(self.cache, seen, self.slots, entropies < math.log(prior.shape[1])).apply()
+        is_certain = seen["entropies"] < math.log(prior.shape[1])
+        self.cache = update_cache(self.cache, seen, self.slots, is_certain).apply()
         log_likelihoods = self._log_likelihoods(features)
         return (prior + (self.temperature * log_likelihoods).log_softmax(dim=-1)).log_softmax(dim=-1)
 

@@ -53,23 +53,21 @@ class OnZeta(FrozenMethod):
         self.count = self.add_state("count", 0)  # images so far
 
     def _adapt(self, encoded: Encoded) -> Tensor:
-        directions = encoded.debiased / encoded.features.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-        images = zip(self.classify(encoded), encoded.debiased, directions, strict=True)
-        return torch.stack([self._learn(encoded, *image) for image in images])
+        return torch.cat([self._learn(image) for image in encoded.split()])
 
-    def _learn(self, encoded: Encoded, by_text: Tensor, feature: Tensor, direction: Tensor) -> Tensor:
-        """Return log-probabilities (K,) of one image, and learn from it."""
+    def _learn(self, image: Encoded) -> Tensor:
+        """Return log-probabilities (1, K) of one image, and learn from it."""
         self.count += 1
         slowdown = math.sqrt(self.count)
-        by_text = (by_text + self.balance).log_softmax(dim=-1)
-        excess = by_text.exp() - self.min_share / len(by_text)
+        by_text = (self.classify(image) + self.balance).log_softmax(dim=-1)
+        excess = by_text[0].exp() - self.min_share / by_text.shape[1]
         self.balance = (self.balance - self.balance_lr / slowdown * excess).clamp_min(0)
 
-        by_proxy = self.classify(encoded, self.proxies * self._norms, feature)
-        by_proxy = (self.sharpness * by_proxy).log_softmax(dim=-1)
+        by_proxy = (self.sharpness * self.classify(image, self.proxies * self._norms)).log_softmax(dim=-1)
         rate = self.proxy_lr / slowdown * self.sharpness * self.classifier.logit_scale
         error = by_proxy.exp() - by_text.exp()
-        self.proxies = F.normalize(self.proxies - rate * torch.outer(error, direction), dim=-1)
+        direction = image.debiased / image.features.norm().clamp_min(1e-12)
+        self.proxies = F.normalize(self.proxies - rate * error.T @ direction, dim=-1)
 
         progress = min(1.0, self.count / (self.length or self.count + WARM_UP))
         weight = by_text.new_tensor(self.proxy_weight * math.sqrt(progress))

@@ -15,10 +15,19 @@ from tta_panda.errors import UnknownNameError
 from tta_panda.methods import MethodName
 
 _VIEWS = {"views": 64, "keep": 0.1, "augmentation": "augmix"}
-_FEW_VIEWS = {"views": 10, "keep": 0.3, "augmentation": "augmix"}  # minutes instead of hours on two cores
 _SELECT_VIEWS = ("tpt", "tps", "zero", "vte", "dota", "boostadapter", "dpe")
-_FEW_STEPS: dict[str, dict[str, Any]] = {"cliptta": {"steps": 2}}
 _USE_ALL_VIEWS = ("mta",)
+
+# For CPUs, minutes instead of hours.
+_FEW_VIEWS = {"views": 10, "keep": 0.3, "augmentation": "augmix"}
+_FEW_STEPS: dict[str, dict[str, Any]] = {
+    "cliptta": {"steps": 2},
+    "clipartt": {"steps": 3},
+    "watt": {"rounds": 1, "steps": 1},
+    "eata": {"fisher_images": 100},
+    "memo": {"views": 4},
+    "ramen": {"slots": 75},
+}
 
 _SHARED: dict[str, dict[str, Any]] = {
     "eta": {"margin": 0.5, "d_margin": 1.0},
@@ -28,6 +37,13 @@ _SHARED: dict[str, dict[str, Any]] = {
     "tpt": {"lr": 1e-3},
 }
 """Options that all presets set."""
+
+_BENCHMARKS = (
+    ("cifar10-c", "ViT-B-32-quickgelu:openai"),
+    ("cifar100-c", "ViT-B-32-quickgelu:openai"),
+    ("imagenet-c", "ViT-B-16-quickgelu:openai"),
+)
+"""Data and models of the paper."""
 
 _PER_BENCHMARK: dict[str, dict[str, tuple[Any, Any, Any]]] = {
     "clip": {"beta": (0.7, 0.4, 0.4)},
@@ -45,14 +61,17 @@ _PER_BENCHMARK: dict[str, dict[str, tuple[Any, Any, Any]]] = {
     "subtta": {"lr": (1e-3, 1e-3, 5e-4), "momentum": (0.1, 0.1, 0.5)},
     "roid": {"lr": (1e-3, 1e-3, 2.5e-4), "optimizer": ("adam", "adam", "sgd")},
     "cliptta": {"slots": (4, 16, 16), "sample_size": (40, 128, 1000)},
+    "eata": {"lr": (1e-3, 1e-3, 2.5e-4), "d_margin": (0.4, 0.1, 0.05), "fisher_weight": (1.0, 1.0, 2000.0)},
+    "memo": {"lr": (5e-3, 5e-3, 2.5e-4), "views": (32, 32, 64)},
+    "ramen": {"slots": (7500, 750, 75), "neighbours": (50, 5, 1), "sharpness": (5.0, 5.0, 0.0)},
     "onzeta": {"length": (10_000, 10_000, 5000)},
     "dota": {"growth": (0.02, 0.02, 0.005), "max_weight": (0.3, 0.3, 0.2)},
     "latte": {"slots": (12, 8, 8), "alpha": (1.0, 0.7, 0.7)},  # none are published for ImageNet-C
 }
-"""Values for CIFAR-10-C, CIFAR-100-C and ImageNet-C, by method and option; for Panda's ten methods from its paper."""
+"""Values for the three benchmarks, by method and option; for Panda's ten methods from its paper."""
 
 _MINI = {"eta": {"lr": 1e-3}, "tps": {"lr": 1e-3}, "mint": {"lr": 1.5e-2}, "tda": {"negative_alpha": 1.0}}
-_MINI |= {"oga": {"temperature": 0.2}, **_FEW_STEPS}
+_MINI |= {"eata": {"lr": 1e-3, "margin": 0.5, "d_margin": 1.0, "fisher_weight": 1.0}, "oga": {"temperature": 0.2}}
 
 
 @dataclass(frozen=True)
@@ -78,29 +97,34 @@ class Preset:
         return {**own, **self.panda, "beta": beta if method.debias == "panda" else "auto"}
 
 
-def _preset(
-    name: str, model: str, data: str, values: Mapping[str, Any], views: Mapping[str, Any], **panda: Any
-) -> Preset:
-    own = {method: _SHARED.get(method, {}) | values.get(method, {}) for method in {**_SHARED, **values}}
+def _preset(name: str, model: str, data: str, values: Mapping[str, Any], *, few: bool = False, **panda: Any) -> Preset:
+    views, steps = (_FEW_VIEWS, _FEW_STEPS) if few else (_VIEWS, {})
+    own = {
+        method: _SHARED.get(method, {}) | values.get(method, {}) | steps.get(method, {})
+        for method in {**_SHARED, **values, **steps}
+    }
     for method in (*_SELECT_VIEWS, *_USE_ALL_VIEWS):
         made = {option: value for option, value in views.items() if option != "keep" or method in _SELECT_VIEWS}
         own[method] = own.get(method, {}) | made
     return Preset(name, model, data, own, panda)
 
 
-def _benchmark(index: int, data: str, model: str) -> Preset:
+def _benchmark(index: int, *, few: bool = False) -> Preset:
+    data, model = _BENCHMARKS[index]
     values = {
         method: {option: per_benchmark[index] for option, per_benchmark in options.items()}
         for method, options in _PER_BENCHMARK.items()
     }
-    return _preset(data, model, data, values, _VIEWS, patch_size=32, pool=0)
+    return _preset(f"{data}-cpu" if few else data, model, data, values, few=few, patch_size=32, pool=0)
 
 
 PRESETS: dict[str, Preset] = {
-    "cifar10-c": _benchmark(0, "cifar10-c", "ViT-B-32-quickgelu:openai"),
-    "cifar100-c": _benchmark(1, "cifar100-c", "ViT-B-32-quickgelu:openai"),
-    "imagenet-c": _benchmark(2, "imagenet-c", "ViT-B-16-quickgelu:openai"),
-    "mini": _preset("mini", "mini", "glyphs-c", _MINI, _FEW_VIEWS, patch_size=None, pool=32),
+    preset.name: preset
+    for preset in (
+        *(_benchmark(index) for index in range(3)),
+        *(_benchmark(index, few=True) for index in range(3)),
+        _preset("mini", "mini", "glyphs-c", _MINI, few=True, patch_size=None, pool=32),
+    )
 }
 
 

@@ -47,7 +47,8 @@ class ROID(TrainedMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.mean_prediction: Tensor  # (K,)
-        self.add_state("mean_prediction", torch.full_like(self.classifier.class_embeddings[:, 0], 1).softmax(dim=0))
+        texts = self.classifier.class_embeddings
+        self.add_state("mean_prediction", texts.new_full((len(texts),), 1 / len(texts)))
         self.generator: torch.Generator
         self.add_state("generator", torch.Generator().manual_seed(self.seed))
         if self.filter_noise is not None:
@@ -84,8 +85,7 @@ class ROID(TrainedMethod):
         """Return logits of augmented images, debiased like the images themselves."""
         images = batch.images[kept]
         plan = sample_strong_plan(images.shape, self.generator, shared=self.follows_reference, degrade=False)
-        features = self.embed(apply_strong_plan(images, plan)).features
-        return self.classify(encoded.select(kept)._replace(features=features))
+        return self.classify(self.encode_like(encoded.select(kept), apply_strong_plan(images, plan)))
 
     def _restore(self) -> None:
         """Move the weights back towards the initial or the filtered ones."""

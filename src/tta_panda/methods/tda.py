@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tta_panda.methods.base import FrozenMethod
 from tta_panda.methods.features import Encoded
-from tta_panda.methods.image_cache import CacheUpdate, Entries, empty_cache, update_cache
-from tta_panda.methods.losses import entropy_of, top_class
+from tta_panda.methods.image_cache import CacheUpdate, Entries, empty_cache, make_entries, update_cache
 from tta_panda.options import Count, NonNegative
 
 
@@ -59,12 +58,11 @@ class TDA(FrozenMethod):
 
     def _adapt(self, encoded: Encoded) -> Tensor:
         logits = self.classify(encoded)  # (B, K)
-        log_probabilities = logits.log_softmax(dim=-1)
-        probabilities, entropies = log_probabilities.exp(), entropy_of(log_probabilities)
+        probabilities = logits.softmax(dim=-1)
         keys = F.normalize(encoded.features, dim=-1)
-        seen = {"features": keys, "labels": top_class(logits), "entropies": entropies}
+        seen = make_entries(keys, logits)
         possible = (self.min_probability < probabilities) & (probabilities < 1)
-        shares = entropies / math.log2(logits.shape[1])
+        shares = seen["entropies"] / math.log2(logits.shape[1])
         is_uncertain = (self.min_entropy < shares) & (shares < self.max_entropy)
         positive = update_cache(self.positive, seen, self.slots)
         doubtful = {**seen, "possible": possible}

@@ -33,6 +33,7 @@ class TPT(EpisodicMethod):
     """
 
     memory_options = ("prompts_per_pass",)
+    use_of_text = "tunes the prompt"
 
     context: str = "a photo of a"
     dispersion: NonNegative = 0.0

@@ -219,6 +219,10 @@ class TrainedMethod(Method):
         self.passes.count("images", len(images), raw.requires_grad)
         return self.features.split(raw, negatives)
 
+    def encode_like(self, encoded: Encoded, images: Tensor) -> Encoded:
+        """Encode other versions of a batch's images with the current weights; they keep the correction of the batch."""
+        return encoded._replace(features=self.embed(images).features)
+
     def no_images(self) -> Entries:
         """Return an image memory without entries, to declare as a state."""
         model, texts = self.classifier.model, self.classifier.class_embeddings
@@ -261,6 +265,10 @@ class TrainedMethod(Method):
             return True
         self.skipped_steps += 1
         return False
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Return the gradients of the last backward pass by name; zero for parameters that were not used."""
+        return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self.adapted.items()}
 
     @torch.no_grad()
     def _has_drifted(self, batch: Batch, logits: Tensor) -> bool:

@@ -50,14 +50,27 @@ def count_kept(keep: float, views: int) -> int:
     return max(1, int(keep * views + 1e-9))
 
 
-class EpisodicMethod(ViewMethod):
+class ConfidentViewMethod(ViewMethod):
+    """Base class of methods that use the confident ones among the views of an image.
+
+    Args:
+        keep: fraction of the views, those with the lowest entropy, that is used; at least one view is.
+    """
+
+    keep: Share = 0.1
+
+    def confident(self, values: Tensor, logits: Tensor) -> Tensor:
+        """Select values (B, n, ...) of the confident views, from those of all views (B, V, ...) by logits (B, V, K)."""
+        return by_confidence(values, logits)[:, : count_kept(self.keep, logits.shape[1])]
+
+
+class EpisodicMethod(ConfidentViewMethod):
     """Base class of methods that take a few steps of AdamW for each image, so that its confident views agree.
 
     The defaults are those of the code of TPT and TPS, which uses AugMix for fine-grained data sets; for ImageNet and
     its variants it uses `augmentation="crops"`.
 
     Args:
-        keep: fraction of the views, those with the lowest entropy, that is used; at least one view is.
         lr: learning rate of AdamW.
         steps: number of updates per image.
     """
@@ -65,7 +78,6 @@ class EpisodicMethod(ViewMethod):
     selects_every_step: ClassVar[bool] = False
     """Whether confident views are selected at every step, not only before the first."""
 
-    keep: Share = 0.1
     lr: NonNegative = 5e-3
     steps: Count = 1
 
@@ -85,15 +97,11 @@ class EpisodicMethod(ViewMethod):
 
     def _adapt(self, encoded: Encoded) -> Tensor:
         features = self.view_features(encoded)  # (B, V, D)
-        kept = self._confident(features, self.view_logits(encoded))
+        kept = self.confident(features, self.view_logits(encoded))
         bias = features.new_zeros(len(features), 1) if encoded.bias is None else encoded.bias
         return in_chunks(
             lambda piece: self._solve(features[piece], kept[piece], bias[piece]), len(features), self.images_at_once
         )
-
-    def _confident(self, features: Tensor, logits: Tensor) -> Tensor:
-        """Select the views (b, n, D) of features (b, V, D) whose logits (b, V, K) have the lowest entropy."""
-        return by_confidence(features, logits)[:, : count_kept(self.keep, features.shape[1])]
 
     def _solve(self, features: Tensor, kept: Tensor, bias: Tensor) -> Tensor:
         """Tune on the confident views (b, n, D), and return logits (b, K) of the first of all views (b, V, D).
@@ -105,7 +113,7 @@ class EpisodicMethod(ViewMethod):
         optimizer = torch.optim.AdamW([tuned], lr=self.lr, weight_decay=0.01, fused=True)
         for step in range(self.steps):
             if step and self.selects_every_step:
-                kept = self._confident(features, self.logits(features, tuned.detach()) + bias[:, None])
+                kept = self.confident(features, self.logits(features, tuned.detach()) + bias[:, None])
             with torch.enable_grad():
                 loss = self.loss(kept, tuned, bias)
             gradient = torch.autograd.grad(loss, tuned)[0]

@@ -5,27 +5,21 @@ from __future__ import annotations
 from torch import Tensor
 
 from tta_panda.methods.features import Encoded
-from tta_panda.methods.views import ViewMethod, by_confidence, count_kept
-from tta_panda.options import Share
+from tta_panda.methods.views import ConfidentViewMethod
 from tta_panda.views import Augmentation
 
 
-class VTE(ViewMethod):
+class VTE(ConfidentViewMethod):
     """Compares the mean feature of an image's confident views with the texts.
 
     The mean is not normalised again, so its logits are the mean of the views' logits.
 
     The defaults are those of VTE's own code, which adds AugMix for fine-grained data sets only. For the ensemble in
     text space, create the classifier with several templates.
-
-    Args:
-        keep: fraction of the views, those with the lowest entropy, that is used; at least one view is.
-        augmentation: `"augmix"`, or `"crops"` for crops and flips only.
     """
 
-    keep: Share = 0.1
     augmentation: Augmentation = "crops"
 
     def _adapt(self, encoded: Encoded) -> Tensor:
         logits = self.view_logits(encoded)  # (B, V, K)
-        return by_confidence(logits, logits)[:, : count_kept(self.keep, self.views)].mean(dim=1)
+        return self.confident(logits, logits).mean(dim=1)

@@ -23,7 +23,6 @@ class Zero(ViewMethod):
 
     Args:
         keep: fraction of the views, those with the lowest entropy, that votes; at least one view does.
-        augmentation: `"augmix"`, or `"crops"` for crops and flips only.
         temperature: softmax temperature of the views' probabilities. Zero gives votes; 1 averages the probabilities,
             which is plain test-time augmentation.
     """

@@ -33,6 +33,9 @@ MINT = (
 )
 """Seven templates that OpenAI selected for ImageNet; Mint uses them for all data sets."""
 
+WATT = (*CLIPARTT, "itap of a {}", *MINT[1:])
+"""Eight templates, one after the other, as in the code of WATT."""
+
 TEMPLATES: Registry[Sequence[Template]] = Registry(
     "set of templates",
     {

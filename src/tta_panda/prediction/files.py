@@ -15,7 +15,8 @@ from tta_panda.files import csv_cell, csv_line, import_pyarrow, open_regular, sa
 from tta_panda.prediction.predict import Prediction
 
 COLUMNS = (
-    "path", "label", "predicted", "probability", "margin", "top", "plain_predicted", "plain_probability", "error",
+    "path", "label", "predicted", "probability", "margin", "top", "plain_predicted", "plain_probability", "p_value",
+    "rejected", "error",
 )  # fmt: skip
 DIGITS = 6
 FORMATS = (".csv", ".jsonl", ".parquet")
@@ -41,6 +42,7 @@ def write_parquet(path: Path, rows: Iterator[dict[str, Any]]) -> None:
     text, number = pa.string(), pa.float64()
     top = pa.list_(pa.struct([("class", text), ("probability", number)]))
     types = {"probability": number, "margin": number, "plain_probability": number, "top": top}
+    types |= {"p_value": number, "rejected": pa.bool_()}
     schema = pa.schema([(name, types.get(name, text)) for name in COLUMNS])
     with saving(path) as part, pa.parquet.ParquetWriter(part, schema) as writer:
         while some := list(islice(rows, _ROWS_AT_ONCE)):
@@ -69,4 +71,6 @@ def _from_csv(name: str, value: str) -> Any:
         return json.loads(value or "[]")
     if value == "":
         return None
-    return float(value) if name.endswith(("probability", "margin")) else value.removeprefix("'")
+    if name == "rejected":
+        return value == "True"
+    return float(value) if name.endswith(("probability", "margin", "p_value")) else value.removeprefix("'")

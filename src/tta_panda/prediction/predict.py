@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tta_panda.data.folders import shortened
 from tta_panda.data.glyphs import symbols
+from tta_panda.data.listing import shortened
 from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, TtaPandaWarning
 from tta_panda.escapes import path_text, printable
 from tta_panda.files import to_dataframe
@@ -29,7 +29,7 @@ from tta_panda.methods.base import Method, adapt_and_predict_plain
 from tta_panda.models import DEFAULT_FOR_PICTURES, load_model, make_classifier, recorded_name
 from tta_panda.models.base import ImageModel, framing_of
 from tta_panda.models.devices import Backend, Precision, resolve_device
-from tta_panda.options import Count, check_option
+from tta_panda.options import Count, Share, check_option
 from tta_panda.prediction import DEFAULT_METHOD
 from tta_panda.prediction.reading import (
     LabelOf,
@@ -70,6 +70,10 @@ class Prediction:
     plain_predicted: str | None = None
     """The class predicted by the unadapted model, without Panda."""
     plain_probability: float | None = None
+    p_value: float | None = None
+    """Share of negatives, which show no object, that resemble the classes at least as much; None without negatives."""
+    rejected: bool | None = None
+    """Whether `p_value` is larger than `reject`, which suggests none of the classes; None if `reject` is not set."""
     error: str | None = None
     """Why the picture cannot be read."""
 
@@ -178,6 +182,7 @@ def predict(
     method: str | Method = DEFAULT_METHOD,
     batch_size: int = 100,
     seed: int = 0,
+    reject: float | None = None,
     device: str = "auto",
     skip_broken: bool = True,
     progress: bool = True,
@@ -196,6 +201,8 @@ def predict(
             current state.
         batch_size: number of pictures to adapt to at a time.
         seed: random seed of the method.
+        reject: mark pictures with a larger `p_value` as `rejected`, which suggests that they show none of the classes;
+            the method has to draw negatives.
         device: torch device to run the model on; `"auto"` chooses the best one available.
         skip_broken: return a prediction with an `error` for a picture that cannot be read; False raises `DataError`.
         progress: show a progress bar.
@@ -209,10 +216,11 @@ def predict(
         _, label_of = find_classes(folders, made.classifier.class_names, made.classifier.model)
     else:
         made, label_of = make_method(folders, classes, model, method, device=device, seed=seed)
+    check_reject(made, reject)
     summary = Summary(made.classifier.class_names)
     found: list[Prediction] = []
     with make_progress("predicting", len(pictures)) if progress else nullcontext() as bar:
-        for batch in predict_batches(made, pictures, batch_size, summary, label_of=label_of):
+        for batch in predict_batches(made, pictures, batch_size, summary, label_of=label_of, reject=reject):
             found += _checked(batch, skip_broken)
             if bar:
                 bar.advance(bar.task_ids[0], len(batch))
@@ -246,6 +254,17 @@ def make_method(
     prompts = templates[0] if templates and len(templates) == 1 and "{" not in templates[0] else templates
     classifier = make_classifier(loaded, names, prompts or "photo")
     return create_method(method, classifier, preset=preset, seed=seed, **(options or {})), label_of
+
+
+def check_reject(method: Method, reject: float | None) -> None:
+    """Raise `InvalidInputError` unless pictures with a larger p-value than this can be rejected."""
+    if reject is None:
+        return
+    check_option("reject", reject, Share)
+    if method.features.source is None:
+        raise InvalidInputError(
+            f"To reject pictures, {method.name} would have to draw negatives; use clip+panda or clip+panda+level."
+        )
 
 
 def unknown_symbols(model: str, class_names: Iterable[str]) -> str:
@@ -313,11 +332,13 @@ def predict_batches(
     summary: Summary,
     decoding: Decoding = AS_SHOWN,
     label_of: LabelOf = lambda _path: None,
+    reject: float | None = None,
 ) -> Iterator[list[Prediction]]:
     """Classify pictures batch by batch, and update the summary, which may already have counted earlier pictures.
 
     Args:
         label_of: returns the true class of a path, or None if it is not known.
+        reject: largest p-value of a picture that is not rejected; None to reject none.
     """
     fitted = partial(decode, framing=framing_of(method.classifier.model), decoding=decoding)
     names = method.classifier.class_names
@@ -326,14 +347,20 @@ def predict_batches(
         start = time.perf_counter()
         own, plain = _probabilities(method, [image for _, image in decoded if isinstance(image, Tensor)])
         busy = time.perf_counter() - start
-        probabilities = iter(zip(own, plain, strict=True))
+        compared = method.p_values is not None and len(own)
+        p_values = cast(Tensor, method.p_values).tolist() if compared else [None] * len(own)
+        found = iter(zip(own, plain, p_values, strict=True))
         predictions = []
         for index, (path, image) in enumerate(decoded, summary.pictures):
             label = label_of(path) if path else None
             if isinstance(image, BrokenImageError):
                 predictions.append(Prediction(index, path, label, error=image.reason))
             else:
-                predictions.append(Prediction.of(index, path, label, names, *next(probabilities)))
+                *each, p = next(found)
+                rejected = None if reject is None or p is None else p > reject
+                predictions.append(
+                    replace(Prediction.of(index, path, label, names, *each), p_value=p, rejected=rejected)
+                )
         now = time.perf_counter()
         summary.update(predictions, own, plain)
         summary.update_strength("beta", method.beta)

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from tta_panda.data import find_source, is_stored, load_data, split_place
 from tta_panda.data.dataset import ImageFiles, reading_threads
-from tta_panda.data.folders import CLASS_LIST, class_folders, named_classes
-from tta_panda.data.listing import find_images
+from tta_panda.data.folders import class_folders, named_classes
+from tta_panda.data.listing import CLASS_LIST, find_images
 from tta_panda.data.source import ImageSource, published_classes
 from tta_panda.errors import BrokenImageError, DataError, InvalidInputError
 from tta_panda.escapes import path_text

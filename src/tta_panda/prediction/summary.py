@@ -31,6 +31,7 @@ class Summary:
         self.labels = zeros  # (K,) how often each class occurs, in the labelled pictures
         self.probabilities = self.plain_probabilities = zeros  # (K,) summed over the labelled pictures
         self.pictures = self.skipped = self.changed = 0  # all pictures, including skipped ones
+        self.compared = self.rejected = 0  # pictures with a p-value that may be rejected
         self.correct = 0
         self.corrected = self.worsened = 0  # labelled pictures that only the method, or only the plain model gets right
         self.seconds = 0.0
@@ -59,6 +60,8 @@ class Summary:
         self.pictures += len(predictions)
         self.skipped += len(predictions) - len(read)
         self.changed += sum(each.changed for each in read)
+        self.compared += sum(each.rejected is not None for each in read)
+        self.rejected += sum(bool(each.rejected) for each in read)
         self.correct += int(right.sum())
         self.corrected += int((right & ~plain_right).sum())
         self.worsened += int((plain_right & ~right).sum())
@@ -105,6 +108,9 @@ class Summary:
             images = f"{read:,} prediction{'s' if read > 1 else ''}"
             reason = "" if self.changed else f": {self._why_unchanged(method)}"
             lines.append(f"{method} changed {self.changed:,} of {images} ({self.changed / read:.1%}){reason}.")
+        if self.compared:
+            share = f"{self.rejected:,} of {self.compared:,} images ({self.rejected / self.compared:.1%})"
+            lines.append(f"{share} rejected: they may show none of the classes.")
         if self.labelled:
             facts = self.facts()
             low, high = facts["gain_interval"]
@@ -136,6 +142,7 @@ class Summary:
             "skipped": self.skipped,
             "reasons": self.reasons,
             "changed": self.changed,
+            "rejected": self.rejected,
             "explanation": self.explanation,
             "beta": self._range("beta"),
             "gamma": self._range("gamma"),

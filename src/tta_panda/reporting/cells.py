@@ -43,6 +43,8 @@ CALIBRATION = Metric("ece", "calibration error (ECE)", "ECE")
 LIKELIHOOD = Metric("nll", "negative log-likelihood (NLL)", "NLL")
 RECALL_SPREAD = Metric("recall_sd", "s.d. of class recalls", "recall s.d.")
 SECONDS = Metric("seconds", "seconds", decimals=2, of_stream=True)
+AUROC = Metric("auroc", "AUROC of energies", "AUROC", better="higher")
+FALSE_POSITIVES = Metric("fpr95", "unknown images accepted with 95 % of known ones (%)", "FPR95", 100.0, 1)
 BETA = Metric("mean_beta", "beta", decimals=2, better="")
 
 NOT_RUN, DIVERGED, NO_SHARED_SEED = "not run", "diverged", "no shared seed"
@@ -83,6 +85,16 @@ def over_seeds(by_seed: Mapping[int, float]) -> Cell:
     """Mean and s.d. of one value per seed."""
     values = list(by_seed.values())
     return Cell(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, by_seed=by_seed)
+
+
+def combined(cells: Sequence[Cell], combine: Callable[[Iterable[float]], float]) -> Cell:
+    """Combine the values of cells, then mean and s.d. over the seeds that all of them share."""
+    if empty := next((cell for cell in cells if cell.value is None), None):
+        return empty
+    seeds = [seed for seed in cells[0].by_seed if all(seed in cell.by_seed for cell in cells)]
+    if not seeds:
+        return Cell(why_empty=NO_SHARED_SEED)
+    return over_seeds({seed: combine(cell.by_seed[seed] for cell in cells) for seed in seeds})
 
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # 97.5 % quantiles, 1 to 9 degrees
@@ -156,10 +168,7 @@ class Results(Generic[S]):
         cells = [self.cell(series, metric, corruption) for corruption in corruptions]
         if not cells or any(cell.value is None for cell in cells):
             return self.empty(series, corruptions)
-        seeds = [seed for seed in cells[0].by_seed if all(seed in cell.by_seed for cell in cells)]
-        if not seeds:
-            return Cell(why_empty=NO_SHARED_SEED)
-        return over_seeds({seed: combine(cell.by_seed[seed] for cell in cells) for seed in seeds})
+        return combined(cells, combine)
 
     def empty(self, series: S, corruptions: Sequence[str]) -> Cell:
         """An empty cell with the reason."""

@@ -32,6 +32,7 @@ from tta_panda.reporting.cells import (
 )
 from tta_panda.reporting.figures import DotFigure, Figure, class_histograms
 from tta_panda.reporting.page import Section
+from tta_panda.reporting.rejection import rejection_table
 from tta_panda.reporting.tables import Column, Row, Table, with_changes
 
 
@@ -107,6 +108,9 @@ class Comparison(Results[MethodConfig]):
     def tables(self) -> list[Table]:
         tables = [summary_table(self)] if self.pairs and self.corruptions else []
         tables += [corruption_table(self, metric) for metric in (ACCURACY, BIAS)]
+        if self.setting.unknown_classes:
+            rows = {self.label(method): method for method in self.methods}
+            tables.append(rejection_table(self, rows, self.corruptions or [CLEAN]))
         return [*tables, calibration_table(self), passes_table(self)]
 
     def section(self, name: str) -> Section:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -29,11 +30,11 @@ from tta_panda.reporting.tables import SD_NOTE, Column
 _MEASURED = ("data", "fingerprint", "corruption", "severity", "seed")
 """Fields of a stream that say what was measured. All others are its protocol."""
 
-_STATED = [each.name for each in fields(StreamConfig) if each.name != "ignore_orientation"]
+_STATED = [each.name for each in fields(StreamConfig) if each.name not in ("ignore_orientation", "window")]
 """Fields that headers show even if they have their default value."""
 
 _MAX_NAMED = 3
-"""If a mean is over more corruptions, the head of its column has their number."""
+"""If a mean is over more corruptions, the head of its column has their number, and one digest of their fingerprints."""
 
 
 class Submission(NamedTuple):
@@ -109,7 +110,7 @@ def _faults(record: RunRecord) -> Iterator[str]:
             yield f"its {name} have {total} images, and the stream has {record.samples}"
     if record.domains and set(record.domains) != set(stream.corruptions):
         yield f"its domains are {', '.join(record.domains)}, and its configuration has {', '.join(stream.corruptions)}"
-    if stream.data in DATASETS and DATASETS.get(stream.data).size and not stream.image_list:
+    if stream.data in DATASETS and DATASETS.get(stream.data).size and not (stream.image_list or stream.unknown_classes):
         source, (images, expected) = DATASETS.get(stream.data), data_size(stream, Sources(stream.model))
         if classes != expected:
             yield f"{stream.data} has {expected} classes, not {classes}"
@@ -168,7 +169,10 @@ def _entry(
     if _MAX_NAMED < len(corruptions) < len(CORRUPTIONS) and set(corruptions) < set(CORRUPTIONS):
         shown += f" (without {', '.join(name for name in CORRUPTIONS if name not in corruptions)})"
     column = f"{first.data}, {shown}" + (f", severity {first.severity}" if first.severity else "")
-    if fingerprints := sorted({stream.fingerprint for stream in runs.values() if stream.fingerprint}):
+    fingerprints = sorted({stream.fingerprint for stream in runs.values() if stream.fingerprint})
+    if len(fingerprints) > _MAX_NAMED:
+        fingerprints = [hashlib.sha256(" ".join(fingerprints).encode()).hexdigest()[:12]]
+    if fingerprints:
         column += f" [{', '.join(fingerprints)}]"
     joined = first.parsed_order.joins_domains  # then their order is part of the protocol
     omitted = [name for name in (*_MEASURED, "model", "weights") if not (joined and name == "corruption")]

@@ -117,6 +117,7 @@ def _environments(records: Iterable[RunRecord]) -> dict[str, list[str]]:
 
 _PREDICTION_FIELDS = (
     "thumbnail", "path", "label", "predicted", "probability", "plain_predicted", "plain_probability", "error", "top",
+    "p_value", "rejected",
 )  # fmt: skip
 
 
