@@ -17,7 +17,6 @@ from tta_panda.methods import create_method, list_methods
 from tta_panda.methods.features import Encoded
 from tta_panda.panda import Centering, Evidence, Level, Panda, PandaDebiaser
 from tta_panda.panda.signature import signatures
-from tta_panda.panda.statistics import agreement
 
 SCALE = 20.0
 
