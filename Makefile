@@ -10,13 +10,16 @@ demo: .venv/.installed  ## compare CLIP and Tent with and without Panda on the e
 
 test: .venv/.installed-for-tests  ## run all tests but the slow ones
 	$(PYTEST)
+	$(PYTEST) tests/device
 
 coverage: .venv/.installed-for-tests  ## the same, and measure which lines of src they reach: takes about twice as long
 	$(PYTEST) --cov --cov-report=
+	$(PYTEST) --cov --cov-report= --cov-append tests/device
 	$(BIN)/coverage report --format=total
 
 test-faults: .venv/.installed-for-tests  ## slow tests; kill, interrupt and starve commands: plan for more than half an hour
 	$(BIN)/python -m pytest -m 'faults or slow'
+	$(BIN)/python -m pytest -m 'faults or slow' tests/device
 
 lint: .venv/.installed-for-tests  ## check style, types and spelling
 	$(BIN)/ruff check .

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from tta_panda.models.devices import clock
+
 MIN_ROUNDS, MAX_ROUNDS = 10, 300
 
 Work = Callable[[], object]
@@ -78,6 +80,5 @@ def interleave(
 
 
 def _now(device: torch.device | str, cpu_time: bool) -> float:
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.process_time() if cpu_time else time.perf_counter()
+    now = clock(torch.device(device))
+    return time.process_time() if cpu_time else now

@@ -184,6 +184,17 @@ def tiny_checkpoint(tiny: OpenClipModel, tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.fixture(scope="session")
+def fake() -> str:
+    """A device that is not the CPU, for tests in tests/device, which have a process of their own."""
+    import fake_device
+
+    if reason := fake_device.missing():
+        pytest.skip(reason)
+    fake_device.load()
+    return "fake:0"
+
+
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages and exports without drawings, which would take most of the time of a command."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tta_panda.errors import InvalidInputError, StoreError, UnknownNameError
-from tta_panda.executors import Report
+from tta_panda.executors import Report, worker_number
 
 
 def fail(kind: str, folder: Path, times: int) -> None:
@@ -42,6 +42,11 @@ def double(job: Job, report: Report) -> tuple[int, int]:
         fail(job.kind, job.folder, job.times)
     report(0.5)
     return 2 * job.number, os.getpid()
+
+
+def number_of_worker(job: Job, _report: Report) -> int:
+    fail(job.kind, job.folder, job.times)
+    return worker_number()
 
 
 def add(base: dict[str, int], task: int) -> tuple[int, int]:

@@ -48,30 +48,22 @@ def make_record(
         "recall_max": 0.9,
         "mean_beta": beta,
     }
-    record = RunRecord(
-        **measured,
-        **detected,
+    counts = {"predicted_counts": [70, 30], "label_counts": [50, 50], "mean_probabilities": [0.7, 0.3]}
+    whole = Measurement(samples=100, **measured, **counts, **detected)
+    domains = config.stream.corruptions if config.stream.parsed_order.joins_domains else ()
+    return RunRecord(
+        **dict(whole),
         schema_number=SCHEMA,
         config=config,
         weights_hash="0123456789abcdef",
-        samples=100,
         class_names=["heart", "star"],
-        predicted_counts=[70, 30],
-        label_counts=[50, 50],
-        mean_probabilities=[0.7, 0.3],
-        tenths=[Measurement(samples=10, **measured)] * 10,
+        domains=dict.fromkeys(domains, whole),
+        tenths=[Measurement(samples=10, **measured)] * 10 * max(1, len(domains)),
         passes={"images": 100, "images_with_gradient": 12.5, "texts": 0, "texts_with_gradient": 0},
         seconds=1.0,
         images_per_second=100.0,
         peak_memory=1 << 28,
         environment={"python": "3"},
-    )
-    if not config.stream.parsed_order.joins_domains:
-        return record
-    domains = config.stream.corruptions
-    measured = Measurement(**record.model_dump(include=set(Measurement.model_fields)))
-    return record.model_copy(
-        update={"domains": dict.fromkeys(domains, measured), "tenths": record.tenths * len(domains)}
     )
 
 

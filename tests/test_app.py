@@ -370,6 +370,24 @@ def test_the_page_loads_the_models_of_the_command_line_and_no_others(tmp_path, m
     assert not (tmp_path / "executed").exists()
 
 
+def test_notices_show_names_of_files_as_text(tmp_path, monkeypatch):
+    """They are shown as HTML: a name could draw a field for a password."""
+    said, name = [], "<input type=password>"
+    monkeypatch.setattr(gr, "Warning", said.append)
+    write_image(tmp_path / "good.png")
+    (tmp_path / f"{name}.png").write_text("broken")
+
+    def encode(folder):
+        return batches._encode(batches.FOLDER, "", str(folder), None, f"star,{name}", "fog", 5, "mini", "clip", 4)
+
+    encode(tmp_path)
+    assert any("Skipped" in text for text in said) and "&lt;input" in "".join(said)
+    assert not any("<" in text for text in said)
+    with pytest.raises(gr.Error) as raised:
+        encode(tmp_path / name)
+    assert "&lt;input" in raised.value.message and "<" not in raised.value.message
+
+
 def test_what_the_fields_of_a_batch_do(folder):
     def encode(source, *fields):
         return batches._encode(source, DATA, *fields, "fog", 5, "mini", "clip", 20)
@@ -432,6 +450,7 @@ def test_all_interfaces_are_served_to_those_with_the_token():
         with requests.Session() as visitor:
             assert visitor.get(bare).status_code == 401
             assert visitor.get(f"{bare}?{query}", headers={"Host": "example.com"}).status_code == 403
+            assert visitor.get(f"{bare}?{query}", headers={"Origin": "https://example.com"}).status_code == 403
             assert visitor.get(f"{bare}?{query}").status_code == 200
             assert visitor.get(bare).status_code == 200  # with the cookie
     finally:

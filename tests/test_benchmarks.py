@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from data_files import write_clean_cifar
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALL = ["--rounds", "1", "--batch-size", "4", "--classes", "3"]
@@ -18,6 +19,18 @@ COMMANDS = {
     "growth": [*SMALL, "--axis", "negatives", "--values", "1", "2", "4", "--method", "clip"],
     "views": [*SMALL, "--size", "32", "--views", "3"],
     "soak": [*SMALL, "--images", "40", "--readings", "10", "--method", "clip+panda,predict"],
+    "rehearsal": [
+        "--from",
+        "cifar",
+        "--model",
+        "ViT-S-32-alt",
+        "--images",
+        "4",
+        "--method",
+        "clip,tent",
+        "--preset",
+        "cifar10-c",
+    ],
 }
 ROWS = {
     "methods": ["clip", "bat"],
@@ -26,6 +39,7 @@ ROWS = {
     "growth": ["clip+panda"] * 4,
     "views": ["augmix", "crops"],
     "soak": ["clip+panda", "predict"],
+    "rehearsal": ["clip", "tent"],
 }
 
 
@@ -43,8 +57,12 @@ def test_every_benchmark_is_tested():
     assert scripts == set(COMMANDS)
 
 
-@pytest.mark.parametrize("script", COMMANDS)
-def test_a_benchmark_prints_a_table(script, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "script", [pytest.param(name, marks=pytest.mark.slow if name == "rehearsal" else ()) for name in COMMANDS]
+)
+def test_a_benchmark_prints_a_table(script, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    write_clean_cifar(tmp_path / "cifar")
     monkeypatch.setattr(sys, "argv", [script, *COMMANDS[script]])
     runpy.run_path(str(BENCHMARKS / f"{script}.py"), run_name="__main__")
     note, _, *table = capsys.readouterr().out.strip().splitlines()

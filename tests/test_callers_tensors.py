@@ -73,6 +73,27 @@ def test_the_default_dtype_changes_nothing(variant: str, pictures: Tensor) -> No
         torch.testing.assert_close(logits, other, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("variant", ["clip+panda+level", "tent+panda"])
+def test_the_settings_of_kernels_stay_those_of_the_caller(variant: str, pictures: Tensor) -> None:
+    def settings() -> list[object]:
+        cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        flags = [cuda.allow_tf32, cuda.allow_fp16_reduced_precision_reduction, torch.backends.mkldnn.enabled]
+        flags += [cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32, torch.get_num_threads()]
+        return [*flags, torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()]
+
+    before = settings()
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
+    try:
+        chosen = settings()
+        adapted(make(variant), pictures)
+        assert settings() == chosen != before
+    finally:
+        torch.set_float32_matmul_precision(before[-2])
+        torch.backends.cudnn.benchmark = before[4]
+    assert settings() == before
+
+
 def test_tensors_without_values_are_refused(images: Tensor) -> None:
     method = make("clip")
     for batch in (images[:2].to("meta"), (images[:2] / 255).to("meta"), images[:2].to_sparse()):

@@ -228,6 +228,68 @@ def test_a_pickle_cannot_ask_for_memory(archived, tmp_path):
         read_state_dict(file)
 
 
+NESTED = b")" + 20 * b"2\x86"
+"""A tuple of twice the same tuple, twenty levels deep: its hash has a million parts."""
+
+
+@pytest.mark.parametrize(
+    ("pickled", "message"),
+    [
+        (b"cbuiltins\nset\n](" + NESTED + b"e\x85R.", "a key of several parts"),
+        (b"ccollections\nOrderedDict\n](" + NESTED + b"K\x01ta\x85R.", "a key of several parts"),
+        (b"}(" + NESTED + b"K\x01u.", "a key of several parts"),
+        (b"(Nctorch\nFloatStorage\n" + NESTED + b"NK\x01tQ.", "a key of several parts"),
+        (b"c__torch__\nM\nN}X\x0c\x00\x00\x00__setstate__cbuiltins\nset\ns\x86b.", "a change of a class"),
+    ],
+    ids=["a set", "a dictionary", "an item", "a storage", "an attribute of a class"],
+)
+def test_a_pickle_neither_takes_forever_nor_changes_the_next(pickled, message, tmp_path):
+    with zipfile.ZipFile(tmp_path / "weights.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + pickled)
+    with pytest.raises(ModelLoadError, match=message):
+        read_state_dict(tmp_path / "weights.pt")
+
+
+def _with_forged_sizes(content: bytes) -> bytes:
+    """Declare a size of four bytes for the first tensor in the directory of a zip file."""
+    entry = content.index(b"/data/0", content.index(b"PK\x01\x02"))
+    entry = content.rindex(b"PK\x01\x02", 0, entry)
+    return content[: entry + 24] + (4).to_bytes(4, "little") + content[entry + 28 :]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_archives_are_unpacked_as_far_as_they_declare(method, tmp_path):
+    """The directory declares four bytes, and there are 64 megabytes."""
+    torch.save({"weight": torch.zeros(1)}, tmp_path / "plain.pt")
+    with zipfile.ZipFile(tmp_path / "plain.pt") as real, zipfile.ZipFile(tmp_path / "bomb.pt", "w") as copy:
+        for name in real.namelist():
+            is_tensor = name.endswith("/data/0")
+            copy.writestr(name, bytes(2**26) if is_tensor else real.read(name), method if is_tensor else None)
+    forged = tmp_path / "forged.pt"
+    forged.write_bytes(_with_forged_sizes((tmp_path / "bomb.pt").read_bytes()))
+    tracemalloc.start()
+    with pytest.raises(ModelLoadError, match="cannot be read as weights"):
+        read_state_dict(forged)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**24
+
+
+def test_a_second_directory_in_an_archive_does_not_count(tmp_path):
+    """A directory of another content, in a member or in the comment: readers that look for the first one see that."""
+    for name in ("first", "second"):
+        torch.save({name: torch.zeros(2)}, tmp_path / f"{name}.pt")
+    first, second = ((tmp_path / f"{name}.pt").read_bytes() for name in ("first", "second"))
+    with zipfile.ZipFile(tmp_path / "second.pt", "a") as archive:
+        archive.writestr("second/hidden", first)
+    assert read_state_dict(tmp_path / "second.pt").keys() == {"second"}
+    directory = second.index(b"PK\x01\x02")
+    both = second[:directory] + first[first.index(b"PK\x01\x02") :] + second[directory:]
+    (tmp_path / "both.pt").write_bytes(both)
+    with contextlib.suppress(ModelLoadError):
+        assert read_state_dict(tmp_path / "both.pt").keys() == {"second"}
+
+
 def test_tensors_take_no_more_memory_than_their_file(tmp_path):
     """The first is one record under 6,000 names, the second one number as a large matrix."""
     record = torch.zeros(1000)
@@ -289,6 +351,35 @@ def test_a_configuration_takes_no_more_memory_than_its_weights(changes, message,
     file.write_text(json.dumps(config))
     with pytest.raises(ModelLoadError, match=message):
         load_model(str(tiny_checkpoint))
+
+
+@pytest.mark.parametrize(
+    ("tower", "changes", "message"),
+    [
+        ("text_config", {"vocab_size": 10**10}, r"a network of [\d,]{12,} parameters"),
+        ("vision_config", {"hidden_size": 8192}, r"a network of [\d,]{11,} parameters"),
+        ("vision_config", {"num_hidden_layers": 10**9}, "a network of 1,000,000,000 layers"),
+    ],
+)
+def test_a_configuration_of_transformers_takes_no_more_memory(tower, changes, message, tmp_path):
+    pytest.importorskip("transformers")
+    directory = save_transformers("clip", tmp_path)
+    config = json.loads((directory / "config.json").read_text())
+    config[tower] |= changes
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match=message):
+        load_model(str(directory))
+
+
+def test_weights_of_transformers_take_no_more_memory_than_their_file(tmp_path):
+    pytest.importorskip("transformers")
+    directory = save_transformers("chinese_clip", tmp_path)
+    (directory / "model.safetensors").unlink()
+    with pytest.raises(ModelLoadError, match=r"none of model\.safetensors"):
+        load_model(str(directory))
+    torch.save({"logit_scale": torch.zeros(1).expand(10**5, 10**5)}, directory / "pytorch_model.bin")
+    with pytest.raises(ModelLoadError, match="bytes describe tensors of"):
+        load_model(str(directory))
 
 
 @pytest.mark.parametrize(

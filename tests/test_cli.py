@@ -273,6 +273,10 @@ def test_options_come_from_a_file_and_the_command_line_counts_more(succeeded, tt
         "- clip": "must map options to values",
         "a: b: c": "Cannot read the configuration run.yaml",
         "limit: many": "Invalid value for '--limit'",
+        f"limit: {'9' * 5000}": "Cannot read the configuration run.yaml",
+        f"method: {'[' * 2000}": "Cannot read the configuration run.yaml",
+        "set: {lr: [&a [x, x, x], [*a, *a, *a]]}": "must not nest values: set",  # a dozen such lines would have no end
+        "method: [&a [x, x, x], [*a, *a, *a]]": "must not nest values: method",
     }.items():
         path.write_text(text)
         outcome = tta_panda("bench", "--config", "run.yaml")

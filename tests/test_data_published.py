@@ -23,7 +23,7 @@ from tta_panda.cli import app
 from tta_panda.data import DATASETS, check_data
 from tta_panda.data.dataset import ImageFiles
 from tta_panda.data.source import published_classes
-from tta_panda.errors import DataError, InvalidInputError, UnknownNameError
+from tta_panda.errors import BrokenImageError, DataError, InvalidInputError, UnknownNameError
 from tta_panda.prediction.reading import find_pictures
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -180,6 +180,12 @@ def test_cifar_10_2_and_c_bar(tmp_path: Path) -> None:
         load_data("cifar10-c-bar", "ripple", root=tmp_path / "elsewhere")
 
 
+def test_an_archive_of_arrays_takes_no_more_memory_than_it_has(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "cifar102_test.npz", images=np.zeros((20_000, 32, 32, 3), np.uint8), labels=[0])
+    with pytest.raises(DataError, match=r"bytes would become 61,"):
+        load_data("cifar10.2", root=tmp_path)
+
+
 def test_variants_of_aircraft(tmp_path: Path) -> None:
     for seed, number in enumerate(("0034309", "0034958", "0037511")):
         write_image(tmp_path / "images" / f"{number}.jpg", seed=seed)
@@ -224,6 +230,8 @@ def test_lists_of_paths_and_labels(tmp_path: Path) -> None:
     [
         ("real/bike/a.png\n", "Line 1 of .* expected the path of an image and its label"),
         ("real/bike/a.png -1\n", "Line 1 of"),
+        (f"real/bike/a.png {'9' * 5000}\n", "Line 1 of"),
+        ("/real/bike/a.png 0\n", "leads out of the folder"),
         ("real/bike/a.png 0\nreal/bike/a.png 1\n", "have no names"),
         ("real/bike/a.png 1\n", "Some labels are missing"),
         ("../bike/a.png 0\n", "leads out of the folder"),
@@ -364,6 +372,38 @@ def test_damaged_shards_are_explained(damage: Callable[[Path], object], message:
     assert result.exit_code == 1 and re.search(message, json.loads(result.stdout)["rows"][0]["detail"])
 
 
+@pytest.mark.parametrize(
+    ("size", "kind", "message"),
+    [
+        (-512, tarfile.REGTYPE, "a member of negative size"),  # which is the same member again
+        (2**60, tarfile.REGTYPE, "unexpected end of data"),
+        (2**60, tarfile.XHDTYPE, "cannot be read as a shard"),
+        (2**60, tarfile.GNUTYPE_LONGNAME, "cannot be read as a shard"),
+    ],
+)
+def test_forged_shards_neither_take_memory_nor_forever(size: int, kind: bytes, message: str, tmp_path: Path) -> None:
+    shard = write_shard(tmp_path / "0.tar", {"1": {"png": encoded(0), "cls": b"0"}})
+    header = bytearray(tarfile.TarInfo("2.png").tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = ((256**12 if size < 0 else 2**95) + size).to_bytes(12, "big")
+    header[156:157] = kind
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    with tarfile.open(shard) as tar:
+        tar.getmembers()
+        end = tar.offset
+    shard.write_bytes(shard.read_bytes()[:end] + header + bytes(1024))
+    with pytest.raises(DataError, match=message):
+        load_data(f"wds:{tmp_path}")
+
+
+def test_names_of_shards_on_disk_are_not_expanded(tmp_path: Path) -> None:
+    write_shard(tmp_path / "{0..9999999999}.tar", {"1": {"png": encoded(0), "cls": b"0"}})
+    (tmp_path / "classes.txt").write_text("cat\n")
+    assert len(load_data(f"wds:{tmp_path}")) == 1
+    with pytest.raises(DataError, match="names more than 1,000,000 shards"):
+        load_data(f"wds:{tmp_path}/{{0..9999999999}}.tar")
+
+
 def test_shards_without_images_are_explained(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="There are no shards of clean in"):
         load_data(f"wds:{tmp_path}")
@@ -456,6 +496,33 @@ def test_unknown_data_sets_of_hugging_face_are_explained(tmp_path: Path, rows: d
         load_data(f"hf:{tmp_path / 'empty'}")
     with pytest.raises(DataError, match="Name the data set"):
         load_data("hf")
+
+
+def test_data_sets_of_hugging_face_read_no_files_elsewhere(tmp_path: Path, rows: dict[str, Any]) -> None:
+    """Neither those that rows name, nor those that a README names; and no code."""
+    secret = write_image(tmp_path / "secret.png")
+    own = {"label": rows["label"][:1]}
+    for image, message in (
+        ({"bytes": None, "path": str(secret)}, "secret.png, outside of"),
+        ({"bytes": None, "path": str(tmp_path / "pets" / ".." / "secret.png")}, "secret.png, outside of"),
+    ):
+        folder = write_parquet(tmp_path / "pets", image=[image], **own)
+        with pytest.raises(BrokenImageError, match=message):
+            load_data(f"hf:{folder}")[0]
+    datasets = pytest.importorskip("datasets")
+    sizes = datasets.Dataset.from_dict({"image": [{"bytes": 6 * 10**9, "path": ""}], **own})
+    (tmp_path / "sizes").mkdir()
+    sizes.to_parquet(str(tmp_path / "sizes" / "test.parquet"))
+    with pytest.raises(BrokenImageError, match="holds no encoded image"):
+        load_data(f"hf:{tmp_path / 'sizes'}")[0]
+    elsewhere = write_parquet(tmp_path / "elsewhere", **rows) / "test.parquet"
+    (tmp_path / "named").mkdir()
+    (tmp_path / "named" / "named.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    for file in ("../elsewhere/*.parquet", elsewhere, f"file://{elsewhere}"):
+        (tmp_path / "named" / "README.md").write_text(f"---\nconfigs:\n- config_name: a\n  data_files: {file}\n---\n")
+        with pytest.raises(DataError, match=r"names data elsewhere|Cannot load"):
+            load_data(f"hf:{tmp_path / 'named'}")
+    assert not (tmp_path / "executed").exists()
 
 
 def test_splits_without_labels_are_explained(tmp_path: Path, rows: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from faulty import Job, OnlyHere, add, double, refuse
+from faulty import Job, OnlyHere, add, double, number_of_worker, refuse
 from faulty_method import count_threads
 from records import make, plan, without_time
 
@@ -73,6 +73,12 @@ def test_lost_workers_are_replaced_and_their_tasks_run_again(tries: tuple[Path, 
     assert isinstance(error, WorkerError) and "lost 3 times" in str(error)
     assert len(list(always.iterdir())) == TRIES
     assert not multiprocessing.active_children()
+
+
+def test_a_worker_takes_the_number_of_the_one_that_it_replaces(tries: tuple[Path, Path]) -> None:
+    jobs = [Job(number, "die", tries[0], 2) for number in range(4)]
+    numbers = {result for _, result in ProcessExecutor(2).run(number_of_worker, jobs)}
+    assert len(list(tries[0].iterdir())) == 2 and numbers <= {0, 1}
 
 
 def test_the_last_task_has_the_threads_of_one_of_several_workers() -> None:

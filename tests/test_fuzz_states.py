@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import safetensors.torch
 import torch
 from conftest import TINY_OPTIONS, make_tiny
 from data_files import write_clean_cifar
+from pydantic import TypeAdapter, ValidationError
 from records import make_record
 from torch import Tensor
 
@@ -22,11 +24,15 @@ from tta_panda.data import check_data, load_data
 from tta_panda.data.cifar import CIFAR10_C
 from tta_panda.data.make import make_corrupted
 from tta_panda.errors import InvalidInputError, TtaPandaError
+from tta_panda.evaluation.config import RunConfig
+from tta_panda.evaluation.record import RunRecord
 from tta_panda.evaluation.store import RunStore
 from tta_panda.methods import create_method
 from tta_panda.methods.state import _FORMAT, _digest, load_method
 from tta_panda.reporting.comparison import compare
+from tta_panda.reporting.exchange import write_exchange
 from tta_panda.reporting.exports import to_csv
+from tta_panda.reporting.leaderboard import make_entries, read_submissions, write_leaderboard
 
 WRONG: tuple[Any, ...] = (
     None, True, 10**30, -1, 1e400, float("nan"), "text", [], {"dict": []}, {"tensor": "absent"},
@@ -98,22 +104,48 @@ def test_seeds_that_generators_do_not_take_are_refused(seed: Any) -> None:
 
 
 def test_forged_records_raise_errors_of_this_package_only(tmp_path: Path) -> None:
-    (tmp_path / "forged").mkdir()
-    record = make_record("tent+panda", order="mixed", corruption="fog,snow")
-    file = tmp_path / "forged" / f"{record.config.key}.json"
+    """Each has the name that its configuration asks for, if it is one."""
+    person = tmp_path / "people" / "ann"
     accepted = 0
-    for content in forgeries(json.loads(record.model_dump_json()), 300):
-        file.write_text(json.dumps(content))
-        try:
-            records = RunStore(file.parent).records()
-            for comparison in compare(records):
-                for table in comparison.tables():
-                    to_csv(table)
-            [each.rows() for each in records]
-        except TtaPandaError:
-            continue
-        accepted += len(records)
-    assert accepted < 150
+    for record in (make_record("tent+panda", order="mixed", corruption="fog,snow"), make_record()):
+        for content in (*forgeries(json.loads(record.model_dump_json()), 75), *_directed(record)):
+            key = record.config.key
+            with contextlib.suppress(ValidationError, TtaPandaError):
+                key = TypeAdapter(RunConfig).validate_python(content["config"]).key
+            shutil.rmtree(person, ignore_errors=True)
+            person.mkdir(parents=True)
+            (person / f"{key}.json").write_text(json.dumps(content))
+            with contextlib.suppress(TtaPandaError):
+                submissions, problems = read_submissions(tmp_path / "people")
+                write_leaderboard(tmp_path / "page.html", make_entries(submissions), problems)
+            with contextlib.suppress(TtaPandaError):
+                records = RunStore(person).records()
+                for comparison in compare(records):
+                    for table in comparison.tables():
+                        to_csv(table)
+                [each.rows() for each in records]
+                write_exchange(records, tmp_path / "export")
+                accepted += len(records)
+    assert 10 < accepted < 75
+    assert {path.name for path in tmp_path.iterdir()} == {"people", "export", "page.html"}
+
+
+def _directed(record: RunRecord) -> Iterator[Any]:
+    """Forgeries that take more than one wrong value."""
+    huge, content = 10**400, json.loads(record.model_dump_json())
+    yield {**content, "samples": huge, "label_counts": [huge, 0], "predicted_counts": [huge, 0]}
+    yield {**content, "mean_probabilities": [float("nan"), 0.3]}
+    yield {**content, "domains": {}}
+    yield {**content, "domains": {"absent": content["tenths"][0]}}
+    ten = {"class_names": list("abcdefghij")}
+    for names, order, severity in (
+        *((name, "shuffled", 5) for name in ("../../../outside", "/../../outside", "\0", "x" * 300)),
+        (",".join(["fog"] * 10_000), "recurring:10000", 5),
+        ("fog", "gradual", 10**10),
+    ):
+        stream = {**content["config"]["stream"], "corruption": names, "order": order, "severity": severity}
+        domains = {} if order == "shuffled" else dict.fromkeys(names.split(","), content["tenths"][0])
+        yield {**content, **ten, "domains": domains, "config": {**content["config"], "stream": stream}}
 
 
 def test_forged_notes_raise_errors_of_this_package_only(tmp_path: Path) -> None:

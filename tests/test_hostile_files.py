@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
 import sys
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from pydantic import TypeAdapter, ValidationError
 from records import make_record
 from typer.testing import CliRunner
 
@@ -26,6 +29,7 @@ from tta_panda.data.dataset import cached_text
 from tta_panda.data.listing import read_image_list, read_lines
 from tta_panda.data.source import file_md5
 from tta_panda.errors import TtaPandaError
+from tta_panda.evaluation.config import RunConfig
 from tta_panda.evaluation.record import FailedRun
 from tta_panda.evaluation.store import RunStore
 from tta_panda.files import open_regular
@@ -35,7 +39,10 @@ from tta_panda.models import load_model
 from tta_panda.models.checkpoints import read_state_dict
 from tta_panda.models.feature_cache import FeatureCache, Pass
 from tta_panda.models.openclip import OpenClipModel
+from tta_panda.models.prompts import find_templates
 from tta_panda.prediction.files import read_rows
+from tta_panda.reporting.exchange import read_clip_benchmark
+from tta_panda.reporting.leaderboard import read_submissions
 
 RECORD = make_record()
 
@@ -52,6 +59,15 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "state": ("a.state", read_state),
     "weights": ("a.pt", read_state_dict),
     "list of names": ("classes.txt", read_lines),
+    "list of paths and labels": ("a.txt", lambda path: load_data("lists", root=path.parent)),
+    "split of CoOp": ("split_zhou_A.json", lambda path: load_data("coop", root=path.parent)),
+    "shard": ("0.tar", lambda path: load_data(f"wds:{path}")),
+    "folder of shards": ("0.tar", lambda path: load_data(f"wds:{path.parent}")),
+    "configuration": ("run.yaml", lambda path: _bench(path)),
+    "prompts": ("a.json", lambda path: find_templates(str(path))),
+    "context of CoOp": ("a.safetensors", lambda path: find_templates(str(path))),
+    "result of CLIP_benchmark": ("a.json", read_clip_benchmark),
+    "leaderboard": (f"{RECORD.config.key}.json", lambda path: read_submissions(path.parent.parent)),
     "pickle of CIFAR": ("test_batch", lambda path: CIFAR10.load_clean(path.parent)),
     "archive": ("a.tar", file_md5),
     "note": ("fog.json", read_note),
@@ -77,10 +93,15 @@ def no_waiting() -> Iterator[None]:
 @needs_pipes
 @pytest.mark.parametrize("kind", READERS)
 def test_pipes_are_refused_and_not_waited_for(kind: str, tmp_path: Path, no_waiting: None) -> None:
+    """So are links to themselves."""
     name, read = READERS[kind]
-    os.mkfifo(tmp_path / name)
-    with contextlib.suppress(TtaPandaError, OSError):  # some readers skip what they cannot read
-        read(tmp_path / name)
+    file = tmp_path / "own" / name
+    file.parent.mkdir()
+    for make in (os.mkfifo, lambda path: path.symlink_to(path)):
+        make(file)
+        with contextlib.suppress(TtaPandaError, OSError):  # some readers skip what they cannot read
+            read(file)
+        file.unlink()
 
 
 @needs_pipes
@@ -137,31 +158,89 @@ def _bench(path: Path) -> object:
     return CliRunner().invoke(app, ["bench", "--dry-run", "-o", str(path.with_name("runs")), "--config", str(path)])
 
 
+def _use_record(path: Path) -> None:
+    """Use a record in every way, under the name that its configuration asks for."""
+    content = path.read_bytes()
+    with contextlib.suppress(ValidationError, TtaPandaError):
+        config = TypeAdapter(RunConfig).validate_python(json.loads(content)["config"])
+        path = path.rename(path.with_name(f"{config.key}.json"))
+        RunStore(path.parent).load(config)
+    output = path.parent.parent / "made"
+    CliRunner().invoke(app, ["report", str(path.parent), "-o", str(output / "page.html"), "--export", str(output)])
+    _make_leaderboard(path)
+    path.unlink(missing_ok=True)
+
+
+def _make_leaderboard(path: Path) -> object:
+    page = path.parent.parent / "made" / "leaderboard.html"
+    return CliRunner().invoke(app, ["report", str(path.parent.parent), "--leaderboard", "-o", str(page)])
+
+
+def _load_shard(path: Path) -> object:
+    shard = path.with_suffix(".tar")
+    with tarfile.open(shard, "w") as tar:
+        for name, text in json.loads(path.read_text()):
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+    shard.with_name("classes.txt").write_text("cat\n")
+    images = load_data(f"wds:{shard}")
+    return images.without_broken().fingerprint(path.parent)  # type: ignore[attr-defined]
+
+
+def _load_cached(path: Path) -> object:
+    cache = FeatureCache(path.parent, load_model("mini"))
+    cache.save("key", Pass(torch.ones(2, 3), 1.0))
+    (entry,) = path.parent.glob("*/*.safetensors")
+    safetensors.torch.save_file({"features": torch.ones(2, 3)}, entry, json.loads(path.read_text()))
+    return cache.load("key")
+
+
+def _load_list(path: Path) -> object:
+    path.with_name("a.txt").write_text(f"{path.read_text()} 0\n")
+    path.unlink()
+    path.with_name("classes.txt").write_text("cat\n")
+    return load_data("lists", root=path.parent)
+
+
+def _load_variants(path: Path) -> object:
+    variant, image = json.loads(path.read_text())
+    path.with_name("variants.txt").write_text(variant)
+    path.with_name("images_variant_test.txt").write_text(f"{image} {variant}")
+    return load_data("fgvc-aircraft", root=path.parent)
+
+
+RESULT = {
+    "dataset": "cifar10", "model": "ViT-B-32", "pretrained": "openai", "task": "zeroshot_classification",
+    "metrics": {"acc1": 0.5}, "language": "en",
+}  # fmt: skip
+
 NAMING: dict[str, tuple[str, str, Callable[[Path], object]]] = {
-    "record": (READERS["record"][0], RECORD.model_dump_json(), READERS["record"][1]),
-    "folder of records": (
-        f"{RECORD.config.key}.json",
-        RECORD.model_dump_json(),
-        lambda path: CliRunner().invoke(app, ["report", str(path.parent), "-o", str(path.with_name("page.html"))]),
-    ),
+    "record": (READERS["record"][0], RECORD.model_dump_json(), _use_record),
+    "result of CLIP_benchmark": ("result.json", json.dumps(RESULT), _make_leaderboard),
     "divergence": (
         f"{RECORD.config.key}.diverged",
         FailedRun.of(RECORD.config, "diverged", ValueError("NaN")).model_dump_json(),
         READERS["divergence"][1],
     ),
     "state": ("state.json", _saved_state(), _load_state),
+    "feature cache": ("header.json", '{"seconds": "1.0", "digest": "0"}', _load_cached),
     "configuration": (
         "run.yaml",
         json.dumps({"model": "mini", "method": "clip", "data": "glyphs-c", "data_root": ".", "output": "runs"}),
         _bench,
     ),
+    "prompts": ("prompts.json", '{"cat": ["a cat"]}', lambda path: find_templates(str(path))),
     "note": ("fog.json", '{"severities": [5], "from": "data"}', lambda path: read_note(path.with_suffix(".npy"))),
     "split of CoOp": (
         "split_zhou_A.json",
         '{"test": [["a.png", 0, "cat"]]}',
         lambda path: load_data("coop", root=path.parent),
     ),
+    "list of variants": ("variants.json", '["707", "1"]', _load_variants),
+    "list of paths and labels": ("list.json", '"a.png"', _load_list),
     "list of images": ("list.txt", '"a.png"', read_image_list),
+    "shard": ("shard.json", '[["a.png", "no picture"], ["a.cls", "0"]]', _load_shard),
     "model directory": (
         "open_clip_config.json",
         json.dumps({"model_cfg": {"vision_cfg": {"timm_model_name": "vit"}, "text_cfg": {"hf_model_name": "bert"}}}),
@@ -181,11 +260,11 @@ def test_no_file_names_code_or_a_place_elsewhere(kind: str, tmp_path: Path, monk
     (tmp_path / "planted_module.py").write_text("def make(*args, **options):\n    return None\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for forged_name in ("planted_module:make", "../outside/file", str(outside / "file")):
+    for forged_name in ("planted_module:make", "../outside/file", "/../../../outside/file", str(outside / "file")):
         for forged in _with_each_text_replaced(json.loads(content), forged_name):
             (own / name).write_text(forged if isinstance(forged, str) else json.dumps(forged))
             OPENED.clear()
-            with contextlib.suppress(TtaPandaError, OSError):
+            with contextlib.suppress(TtaPandaError):
                 read(own / name)
             assert "planted_module" not in sys.modules
             assert not [path for path in OPENED if os.path.realpath(path).startswith(f"{outside}")], forged

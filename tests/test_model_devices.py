@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+from collections import Counter
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tta_panda import Panda, Tent, ZeroShotClassifier, load_model
 from tta_panda.errors import InvalidInputError, UnknownNameError
@@ -51,6 +56,40 @@ def test_half_precision_is_for_the_encoders_only(precision, images):
     assert any((p != initial[name]).any() for name, p in method.adapted.items())
     reference = Tent(ZeroShotClassifier(exact, TINY_NAMES), debias=Panda(beta=0.5)).adapt(images[:4])
     assert (logits.softmax(dim=1) - reference.softmax(dim=1)).abs().max() < 0.1
+
+
+class Casts(TorchDispatchMode):
+    """Counts casts to half precision: of weights and biases of layers that compute in it, and others."""
+
+    def __init__(self, model):
+        super().__init__()
+        layers = (nn.Linear, nn.Conv2d, nn.MultiheadAttention)
+        owners = [module for module in model.modules() if isinstance(module, layers)]
+        self.weights = {p.data_ptr() for module in owners for p in module.parameters(recurse=False)}
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten._to_copy.default and kwargs.get("dtype") == torch.bfloat16:
+            self.counts[args[0].data_ptr() in self.weights] += 1
+        return function(*args, **kwargs or {})
+
+
+def test_frozen_weights_are_cast_once(mini, images):
+    model = copy.deepcopy(mini)
+    model.precision = "bf16"
+    prepared = model.prepare(images[:4])
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = model.clip.encode_image(model.pixels(prepared), normalize=False).float()
+    method = Tent(ZeroShotClassifier(model, TINY_NAMES))
+    assert torch.equal(model.encode_image(prepared), expected)
+    method.adapt(images[:4])
+    with Casts(method.model) as casts:
+        model.encode_image(prepared)
+        method.adapt(images[:4])
+    assert casts.counts[False] and not casts.counts[True]
+    with torch.no_grad():
+        model.clip.visual.conv1.weight.mul_(2)  # no cast is used for other values
+    assert not torch.allclose(model.encode_image(prepared), expected, atol=0.1)
 
 
 def test_the_callers_autocast_does_not_reach_features(tiny, images):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import os
 import re
 import sys
 import unicodedata
 from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
 from xml.etree import ElementTree
 
 import pytest
@@ -33,6 +37,7 @@ from tta_panda.reporting.figures import (
     draw,
     to_svg,
 )
+from tta_panda.reporting.leaderboard import make_entries, read_submissions, write_leaderboard
 from tta_panda.reporting.page import Part, Section, render_page
 from tta_panda.reporting.tables import Column, Row, Table
 from tta_panda.reporting.terminal import print_tables
@@ -127,6 +132,7 @@ class Texts(HTMLParser):
         super().__init__()
         self.texts: list[str] = []
         self.tags: list[str] = []
+        self.started: list[tuple[str, list]] = []
         self.feed(page)
 
     def handle_data(self, data):
@@ -134,6 +140,7 @@ class Texts(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
+        self.started.append((tag, attributes))
 
 
 def test_pages_show_names_as_text():
@@ -145,6 +152,27 @@ def test_pages_show_names_as_text():
     assert {printable(name) for name in NAMES} <= set(found.texts)
     assert found.tags.count("script") == 1  # our own
     assert not {"red", "b>"} & set(found.tags)
+
+
+def test_the_leaderboard_shows_names_as_text(tmp_path):
+    """Of people, files, data sets, models and languages; and links lead to files, and run nothing."""
+    result = {"task": "zeroshot_classification", "metrics": {"acc1": 0.5}}
+    people = [name.replace("/", "_") for name in NAMES] + ["javascript:alert(1)"]
+    for name, person in zip([*NAMES, "plain"], people, strict=True):
+        text = name.replace("\udcff", "")
+        (tmp_path / "people" / person).mkdir(parents=True)
+        content = json.dumps({**result, "dataset": text, "model": text, "pretrained": "", "language": text})
+        (tmp_path / "people" / person / f"{person}.json").write_text(content)
+        (tmp_path / "people" / person / "broken.json").write_text("{}")
+    submissions, problems = read_submissions(tmp_path / "people")
+    path = write_leaderboard(tmp_path / "people" / "page.html", make_entries(submissions), problems)
+    assert len(submissions) == len(problems) == len(people)
+    found = Texts(path.read_text("utf-8"))
+    assert {printable(name) for name in people} <= set(found.texts)
+    assert found.tags.count("script") == 1 and not {"red", "b>"} & set(found.tags)
+    links = {dict(attributes)["href"] for tag, attributes in found.started if tag == "a"}
+    assert len(links) == 2 * len(people) and not any(":" in link for link in links)
+    assert all(Path(os.fsdecode(unquote_to_bytes(path.parent.as_posix() + "/" + link))).is_file() for link in links)
 
 
 def figures() -> list:

@@ -7,6 +7,7 @@ import csv
 import itertools
 import json
 import sys
+import tarfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -384,14 +385,18 @@ def test_outputs_that_name_the_same_file_are_refused(few, tmp_path, monkeypatch,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_output_never_overwrites_an_image(few, tmp_path):
-    picture = tmp_path / "a.png"
+def test_an_output_never_overwrites_what_is_read(few, tmp_path):
+    picture, shard, classes = tmp_path / "a.png", tmp_path / "0.tar", tmp_path / "classes.txt"
     picture.write_bytes(Path(few[0]).read_bytes())
+    classes.write_text("a\nb\n")
+    with tarfile.open(shard, "w") as tar:
+        tar.add(picture, "a.png")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for option in ("--html", "--state"):
-        assert "is one of the images" in error_of(
-            picture, "--classes", "a,b", "-o", tmp_path / "o.csv", option, picture
-        )
-    assert picture.read_bytes() == Path(few[0]).read_bytes()
+        for place, read in ((picture, picture), (picture, classes), (f"wds:{shard}", shard)):
+            arguments = (place, "--classes-file", classes, "-o", tmp_path / "o.csv", option, read)
+            assert "is read by this command" in error_of(*arguments)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 # The command line

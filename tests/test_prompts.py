@@ -106,8 +106,12 @@ def test_contexts_of_coop(mini: Any, shape: tuple[int, ...], kind: str, tmp_path
     if len(shape) == 2:
         with pytest.raises(InvalidInputError, match=r"A context must be \(n, W\), or \(2, n, W\)"):
             make_classifier(mini, NAMES[:2], str(file))
-    with pytest.raises(InvalidInputError, match="The context has input embeddings of 7 dimensions"):
-        ZeroShotClassifier(mini, NAMES, Context(torch.zeros(4, 7)))
+    for wrong, message in (
+        (torch.zeros(4, 7), "input embeddings of 7 dimensions"),
+        (torch.zeros(99, width), "no room"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            ZeroShotClassifier(mini, NAMES, Context(wrong))
 
 
 @pytest.mark.parametrize(
@@ -132,9 +136,14 @@ def test_files_that_hold_no_prompts_are_explained(
 
 
 def test_weights_without_a_context_are_explained(tmp_path: Path) -> None:
-    save_file({"weight": torch.ones(2)}, tmp_path / "a.safetensors")
-    with pytest.raises(DataError, match="has no tensor 'ctx'"):
-        find_templates(str(tmp_path / "a.safetensors"))
+    for content in (
+        {"weight": torch.ones(2)},
+        {"ctx": torch.full((4, 64), torch.nan)},
+        {"ctx": torch.ones(4, 64).int()},
+    ):
+        save_file(content, tmp_path / "a.safetensors")
+        with pytest.raises(DataError, match="has no tensor 'ctx' of finite floats"):
+            find_templates(str(tmp_path / "a.safetensors"))
 
 
 def test_text_embeddings_are_cached_by_model_prompts_and_names(mini: Any, tmp_path: Path, monkeypatch: Any) -> None:

@@ -49,6 +49,9 @@ def test_there_must_be_room_for_one() -> None:
 def test_mistakes_get_a_sentence(monkeypatch, tmp_path) -> None:
     with pytest.raises(WorkerError, match=r"no Ray cluster at 127\.0\.0\.1:1 .*ray start --head"):
         list(RayExecutor("127.0.0.1:1").run(double, [Job(1)]))
+    command = ["bench", "--method", "clip", "--corruption", "fog", "--engine", "ray", "--address", "127.0.0.1:1"]
+    result = CliRunner().invoke(app, [*command, "-o", str(tmp_path)])
+    assert result.exit_code == 1 and "no Ray cluster at 127.0.0.1:1" in str(result.exception)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"pip install \"tta-panda\[ray\]\""):
         list(RayExecutor().run(double, [Job(1)]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import sys
 from dataclasses import fields, replace
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 from records import make_record
 from rich.console import Console
 from scipy import stats
+from typer.testing import CliRunner
 
 import tta_panda
+from tta_panda.cli import app
 from tta_panda.cli.report import write_report
 from tta_panda.data.corruptions import CORRUPTIONS
 from tta_panda.errors import InvalidInputError, NumericalError
@@ -310,6 +313,7 @@ def test_the_report_has_every_table_as_a_file_and_escapes_names(tmp_path, undraw
     others = {"comparison-of-ours.csv", "comparison-1-accuracy.xlsx", "comparison"}
     for name in others:
         (tmp_path / "tables" / name).touch()
+    (tmp_path / "report.html").touch()
     page = write_report(*read_comparisons(store), tmp_path / "report.html").read_text("utf-8")
     assert "<script>alert" not in page
     assert "&lt;script&gt;" in page
@@ -320,6 +324,25 @@ def test_the_report_has_every_table_as_a_file_and_escapes_names(tmp_path, undraw
         for table in ("summary", "accuracy", "bias", "calibration", "passes")
         for suffix in ("csv", "md", "tex")
     }
+
+
+def test_a_report_destroys_nothing_of_others(tmp_path, undrawn):
+    runs, others = tmp_path / "runs", tmp_path / "paper" / "tables" / "comparison-2-accuracy.csv"
+    path = RunStore(runs).save(make_record())
+    before = path.read_bytes()
+    others.parent.mkdir(parents=True)
+    others.touch()
+    tta_panda = functools.partial(CliRunner().invoke, app)
+    assert tta_panda(["report", str(runs), "-o", str(tmp_path / "paper" / "report.html")]).exit_code == 0
+    assert others.exists()
+    for arguments, message in (
+        ([path], "is read by this command"),
+        ([runs / "a.html", "--csv", runs / "." / "a.html"], "the same file"),
+        ([tmp_path / "a.html", "--parquet", path], "is read by this command"),
+    ):
+        done = tta_panda(["report", str(runs), "-o", *map(str, arguments)])
+        assert done.exit_code == 1 and message in str(done.exception)
+    assert path.read_bytes() == before and {each.name for each in runs.iterdir()} == {path.name}
 
 
 def test_tables_fit_a_narrow_terminal_without_cutting_numbers():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import open_clip
 import pytest
 import timm
@@ -10,8 +12,8 @@ from conftest import TINY
 from model_zoo import save_transformers
 from torch import nn
 
-from tta_panda import Panda, Tent, check_model, make_classifier
-from tta_panda.errors import InvalidInputError, ModelLoadError
+from tta_panda import CLIP, Panda, Tent, check_model, make_classifier
+from tta_panda.errors import InvalidInputError, ModelLoadError, UnsupportedModelError
 from tta_panda.models import load_model, wrap_model
 
 NAMES = ["heart", "star", "anchor", "cloud"]
@@ -144,3 +146,22 @@ def test_logit_scales_that_make_no_logits_are_refused(scale):
     model = wrap_model(clip, TOKENIZER)
     with pytest.raises(InvalidInputError, match=r"The logit scale of CLIP must be positive, got"):
         make_classifier(model, NAMES)
+
+
+def test_a_compiled_encoder_gives_the_same_predictions(tiny, images):
+    """Copies that train are not compiled."""
+    compiled = copy.deepcopy(tiny)
+    compiled.image_encoder.compile(backend="eager")
+    for model in (compiled, torch.compile(tiny, backend="eager")):
+        for method in (CLIP, Tent):
+            ours, theirs = (method(make_classifier(each, NAMES), debias=Panda()) for each in (model, tiny))
+            for batch in images[:8].split(4):
+                torch.testing.assert_close(ours.adapt(batch), theirs.adapt(batch), rtol=1e-4, atol=1e-4)
+
+
+def test_what_cannot_be_compiled_is_refused(tiny):
+    with pytest.raises(InvalidInputError, match=r"not compiled.*model\.image_encoder\.compile\(\)"):
+        wrap_model(torch.compile(tiny.clip, backend="eager"), TOKENIZER)
+    tiny.encode_image = torch.compile(tiny.encode_image, backend="eager")
+    with pytest.raises(UnsupportedModelError, match=r"call model\.image_encoder\.compile\(\)"):
+        Tent(make_classifier(tiny, NAMES))

@@ -130,7 +130,8 @@ class ProcessExecutor(Executor):
         report: Callable[[Task, float], None] = lambda _task, _share: None,
     ) -> Generator[tuple[Task, Result | StoreError | WorkerError]]:
         # The same even if fewer tasks are left: the last bits of a result can depend on the number of threads.
-        start = partial(_WorkerProcess, pickle.dumps(function), max(1, available_cores() // self.workers))
+        threads, numbers = max(1, available_cores() // self.workers), list(range(self.workers))
+        start = partial(_WorkerProcess, pickle.dumps(function), threads, numbers)
         return run_on_workers(tasks, report, self.workers, start, BrokenProcessPool)
 
 
@@ -217,11 +218,15 @@ _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _WorkerProcess(ProcessPoolExecutor):
-    """A pool of one process, so that losing one worker does not break the tasks of others."""
+    """A pool of one process, so that losing one worker does not break the tasks of others.
 
-    def __init__(self, function: bytes, threads: int):
+    It takes the first of the free numbers, and returns it when it is killed.
+    """
+
+    def __init__(self, function: bytes, threads: int, free_numbers: list[int]):
+        self._free_numbers, self._number = free_numbers, free_numbers.pop(0)
         # "spawn", because a process with threads (torch, OpenCV) must not be forked.
-        super().__init__(1, multiprocessing.get_context("spawn"), _start_worker, (function, threads))
+        super().__init__(1, multiprocessing.get_context("spawn"), _start_worker, (function, threads, self._number))
 
     def ready(self) -> Future[Any]:
         with _interruptions_blocked():  # the process starts here, and inherits the signal mask
@@ -234,6 +239,7 @@ class _WorkerProcess(ProcessPoolExecutor):
         for process in list((self._processes or {}).values()):
             process.kill()
         self.shutdown(cancel_futures=True)
+        self._free_numbers.append(self._number)
 
 
 @contextlib.contextmanager
@@ -249,14 +255,20 @@ def _interruptions_blocked() -> Iterator[None]:
 
 
 _function: Callable[[Any, Report], Any] | None = None  # set in worker processes only
+_number = 0
 
 
-def _start_worker(function: bytes, threads: int) -> None:
+def worker_number() -> int:
+    """Return the number of this worker among those of its machine; 0 in a process that is no worker."""
+    return _number
+
+
+def _start_worker(function: bytes, threads: int, number: int) -> None:
     for interruption in _INTERRUPTIONS:
         signal.signal(interruption, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    global _function
-    _function = load_function(function, threads)
+    global _function, _number
+    _function, _number = load_function(function, threads), number
 
 
 def _run_in_worker(task: Any) -> Any:

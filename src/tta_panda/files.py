@@ -13,10 +13,11 @@ import re
 import secrets
 import stat
 import tempfile
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
@@ -25,6 +26,9 @@ from tta_panda.escapes import csv_text
 
 if TYPE_CHECKING:
     import pandas
+
+MAX_GROWTH = 10
+"""Largest ratio of what a file describes to its own size."""
 
 _MAX_STEM = 180  # bytes, of the 255 that a file name may have
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -49,6 +53,24 @@ def read_regular(path: Path) -> bytes:
     """Return the content of a file; see `open_regular`."""
     with open_regular(path) as file:
         return file.read()
+
+
+def open_archive(file: IO[bytes]) -> zipfile.ZipFile:
+    """Open a zip file, or raise a `ValueError` if its members would take far more memory than the file."""
+    archive = zipfile.ZipFile(file)
+    unpacked, packed = sum(member.file_size for member in archive.infolist()), file.seek(0, os.SEEK_END)
+    if unpacked > MAX_GROWTH * packed:
+        raise ValueError(f"its {packed:,} bytes would become {unpacked:,}.")
+    return archive
+
+
+def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Read a member of a zip file, and no more than its directory declares: `archive.read` would unpack all of it."""
+    member = archive.getinfo(name)
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others ignore the size
+        raise ValueError(f"{name} is compressed in another way than with deflate.")
+    with archive.open(member) as file:
+        return file.read(member.file_size)
 
 
 @contextlib.contextmanager

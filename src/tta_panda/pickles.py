@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
 from typing import IO, Any
 
 
@@ -15,15 +17,40 @@ def _refuse_bytearray(_unpickler: object) -> None:
     raise RefusedPickleError("it asks for a bytearray")
 
 
+def hashable(item: Any) -> Any:
+    """Return a key or member, or refuse a tuple: a few bytes can describe a nested one whose hash takes forever."""
+    if isinstance(item, tuple | frozenset):
+        raise RefusedPickleError("it asks for a key of several parts")
+    return item
+
+
+def make_dict(items: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = ()) -> OrderedDict[Any, Any]:
+    """Make a dictionary from the arguments in a pickle."""
+    pairs = items.items() if isinstance(items, Mapping) else items
+    return OrderedDict((hashable(key), value) for key, value in pairs)
+
+
+def make_set(items: Iterable[Any] = ()) -> set[Any]:
+    """Make a set from the arguments in a pickle."""
+    return set(map(hashable, items))
+
+
 def _checking(opcode: bytes, hashed: Callable[[list[Any]], list[Any]]) -> Callable[[Any], None]:
-    """Make an opcode refuse to hash tuples: a few bytes can describe a nested tuple whose hash takes forever."""
+    """Make an opcode check what it hashes."""
 
     def load(unpickler: Any) -> None:
-        if any(isinstance(item, tuple | frozenset) for item in hashed(unpickler.stack)):
-            raise RefusedPickleError("it asks for a key of several parts")
+        for item in hashed(unpickler.stack):
+            hashable(item)
         pickle._Unpickler.dispatch[opcode[0]](unpickler)
 
     return load
+
+
+def _build(unpickler: Any) -> None:
+    """Set attributes of an object, but not of a class or function, which the next pickle would use, too."""
+    if isinstance(unpickler.stack[-2], type | FunctionType):
+        raise RefusedPickleError("it asks for a change of a class or function")
+    pickle._Unpickler.dispatch[pickle.BUILD[0]](unpickler)
 
 
 _CHECKED = {
@@ -51,6 +78,7 @@ class RestrictedUnpickler(pickle._Unpickler):  # the C version allocates as much
         **pickle._Unpickler.dispatch,
         # The only opcode that allocates the declared size before reading that many bytes.
         pickle.BYTEARRAY8[0]: _refuse_bytearray,
+        pickle.BUILD[0]: _build,
         **{opcode[0]: _checking(opcode, hashed) for opcode, hashed in _CHECKED.items()},
     }
 

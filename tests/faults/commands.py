@@ -31,8 +31,9 @@ _MEASURED = ("seconds", "images_per_second", "peak_memory")
 
 
 def environment() -> dict[str, str]:
-    """Of the commands. Where others use the machine, too, Ray's workers would wait for them."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb", "RAY_worker_niceness": "0"}
+    """Of the commands. Where others use the machine, too, Ray's workers would wait for them or be killed for memory."""
+    own = {"OMP_NUM_THREADS": "1", "TERM": "dumb", "RAY_worker_niceness": "0", "RAY_memory_monitor_refresh_ms": "0"}
+    return {**os.environ, **own}
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def start(arguments: list[str]) -> subprocess.Popen[str]:
     )
 
 
-def wait_for_group(group: int | None, seconds: float = 60) -> None:
+def wait_for_group(group: int | None, seconds: float = 300) -> None:
     """Wait until nothing is left of what a process has started."""
     deadline = time.monotonic() + seconds
     while True:
@@ -191,7 +192,7 @@ def processes_of(session: int) -> list[str]:
     return found
 
 
-def assert_nothing_runs(session: int, pattern: str = "", seconds: float = 30) -> None:
+def assert_nothing_runs(session: int, pattern: str = "", seconds: float = 300) -> None:
     """No process of a session whose command line matches is left after so many seconds."""
     end = time.monotonic() + seconds
     while (left := [line for line in processes_of(session) if re.search(pattern, line)]) and time.monotonic() < end:

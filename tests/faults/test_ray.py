@@ -111,7 +111,7 @@ def test_the_driver_is_killed_and_started_again(tmp_path: Path, expected: list[d
     left = list(tmp_path.glob(".*"))  # not removed: another process may be writing it
     assert len(left) <= len(killed) and all(path.match(".*.part.json") for path in left)
     for session in killed:
-        assert_nothing_runs(session, seconds=180)
+        assert_nothing_runs(session)
 
 
 @pytest.mark.parametrize("interruption", [signal.SIGINT, signal.SIGTERM])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +63,17 @@ def parse_shard(text: str | None) -> tuple[int, int]:
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise InvalidInputError(f"A shard is written K/N with K from 1 to N, as in 3/8; got {text!r}.")
     return int(found[1]), int(found[2])
+
+
+def check_outputs(outputs: Sequence[Path], inputs: Iterable[str | os.PathLike[str]] = ()) -> None:
+    """Refuse outputs that would overwrite each other, or a file that the command reads."""
+    written = {os.path.realpath(path) for path in outputs}
+    if len(written) < len(outputs):
+        raise InvalidInputError(
+            f"Two outputs would be written to the same file: {', '.join(map(str, outputs))}. Give each its own name."
+        )
+    if overwritten := written & set(map(os.path.realpath, inputs)):
+        raise InvalidInputError(f"{min(overwritten)} is read by this command; choose another name for the output.")
 
 
 def print_stderr(message: str) -> None:

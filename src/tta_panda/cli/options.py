@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from tta_panda.errors import InvalidInputError, UnknownNameError
+from tta_panda.files import read_regular
 from tta_panda.models import parse_model_name
 
 if TYPE_CHECKING:
@@ -59,11 +60,12 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
     import yaml
 
     try:
-        content = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = yaml.safe_load(read_regular(path))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise InvalidInputError(f"Cannot read the configuration {path}: {error}") from error
     if not isinstance(content, dict):
-        raise InvalidInputError(f"{path} must map options to values, as in `method: tent`; got {content!r}.")
+        found = type(content).__name__
+        raise InvalidInputError(f"{path} must map options to values, as in `method: tent`; found a {found}.")
     known = {option.lstrip("-"): each.name for each in context.command.params for option in each.opts}
     defaults = {}
     for key, value in content.items():
@@ -72,6 +74,10 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
             raise UnknownNameError(f"option in {path}", str(key), [each for each in known if len(each) > 1])
         if known[option] in _NOT_FROM_A_FILE:
             raise InvalidInputError(f"{path} must not set {key}: give --{option} on the command line.")
+        for each in value.values() if isinstance(value, dict) else [value]:
+            # Nested lists have no meaning, and those that share their parts may have no end.
+            if isinstance(each, dict) or (isinstance(each, list) and any(isinstance(e, list | dict) for e in each)):
+                raise InvalidInputError(f"{path} must not nest values: {key}.")
         if option == "model" and parse_model_name(str(value)).library == "python":
             raise InvalidInputError(f"{path} must not name code to run: give --model {value} on the command line.")
         if isinstance(value, dict):  # of --set

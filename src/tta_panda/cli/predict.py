@@ -9,11 +9,18 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tta_panda.cli.common import note_on_interrupt, parse_shard, print_json, print_stderr, split_commas
+from tta_panda.cli.common import (
+    check_outputs,
+    note_on_interrupt,
+    parse_shard,
+    print_json,
+    print_stderr,
+    split_commas,
+)
 from tta_panda.cli.options import (
     DISTRIBUTION,
     INPUT,
@@ -133,7 +140,7 @@ def predict(
             raise InvalidInputError(message)
 
     from tta_panda.data.listing import read_lines
-    from tta_panda.images import Decoding
+    from tta_panda.images import Decoding, StoredImage
     from tta_panda.methods.factory import parse_setting
     from tta_panda.methods.state import read_state, write_state
     from tta_panda.prediction.files import read_rows
@@ -147,7 +154,10 @@ def predict(
     outputs = [path for path in (html, state) if path]
     outputs += [*{file.path, file.work_path, file.checkpoint}] if file else []
     images = [] if watch else _find_images(places, seed if order == "shuffled" else None, shard)
-    _check_outputs(outputs, images if isinstance(images, list) else [])
+    inputs: list[Any] = [*filter(None, [classes_file]), *(template or [])]
+    if isinstance(images, list):
+        inputs += [image.file if isinstance(image, StoredImage) else image for image in images]
+    check_outputs(outputs, inputs)
     if file:
         file.is_complete(resume=resume)  # raises, before a model is loaded, if the file exists and is not to be resumed
     if state:
@@ -203,20 +213,6 @@ def predict(
     elif is_open:
         print_summary(method, summary, {"Predictions": output, "State": state, "Page": html})
     raise typer.Exit(int(summary.skipped > 0 and no_skip_broken))
-
-
-def _check_outputs(outputs: Sequence[Path], images: Sequence[Picture]) -> None:
-    """Refuse outputs that would overwrite each other, or an image."""
-    if len({path.resolve() for path in outputs}) < len(outputs):
-        raise InvalidInputError(
-            f"Two outputs would be written to the same file: {', '.join(map(str, outputs))}. Give --output, --html and "
-            "--state names of their own."
-        )
-    written = {os.path.realpath(path) for path in outputs}
-    if overwritten := written & {os.path.realpath(cast(str, image)) for image in images}:
-        raise InvalidInputError(
-            f"{min(overwritten)} is one of the images; give --output, --html and --state names of their own."
-        )
 
 
 def _find_images(places: Sequence[str], seed: int | None, shard: str | None) -> Iterable[Picture]:

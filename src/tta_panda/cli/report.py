@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tta_panda.cli.common import print_json, print_stderr
+from tta_panda.cli.common import check_outputs, print_json, print_stderr
 from tta_panda.cli.options import JsonOption
 from tta_panda.errors import InvalidInputError
 from tta_panda.escapes import printable
@@ -51,6 +51,7 @@ def report(
       tta-panda report runs --csv records.csv
       tta-panda report people --leaderboard
     """
+    check_outputs([output or runs / "report.html", *filter(None, [csv, parquet])], runs.rglob("*.json"))
     if leaderboard:
         if csv or parquet or export:
             raise InvalidInputError("--leaderboard only writes a page: omit --csv, --parquet and --export.")
@@ -112,7 +113,10 @@ def print_comparisons(comparisons: Sequence[Comparison]) -> None:
 
 
 def write_report(records: Sequence[RunRecord], comparisons: Sequence[Comparison], page: Path) -> Path:
-    """Write the page of a folder of records, and its tables as files in `tables` next to it."""
+    """Write the page of a folder of records, and its tables as files in `tables` next to it.
+
+    Tables that are left from an earlier version of the page are removed.
+    """
     from tta_panda.reporting.exports import write_tables
     from tta_panda.reporting.page import Part, write_page
 
@@ -120,8 +124,8 @@ def write_report(records: Sequence[RunRecord], comparisons: Sequence[Comparison]
     names = [f"comparison-{index}" for index in range(1, len(comparisons) + 1)] if comparisons[1:] else ["comparison"]
     sections = [comparison.section(name) for comparison, name in zip(comparisons, names, strict=True)]
     written = {path for section in sections for path in write_tables(section, folder)}
-    for path in folder.glob("comparison-*"):
-        if _OWN_TABLE.fullmatch(path.name) and path not in written:  # of an earlier report
+    for path in folder.glob("comparison-*") if page.exists() else ():  # else they are those of another page
+        if _OWN_TABLE.fullmatch(path.name) and path not in written:
             path.unlink(missing_ok=True)  # another process may be writing the same report
     lead = (
         f"{len(records)} runs. Accuracy is top-1. Prediction bias is the L1 distance between the mean predicted "

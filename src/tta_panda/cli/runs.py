@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.filesize import decimal
 
 from tta_panda.cli.common import note_on_interrupt, print_json, print_rows, print_stderr, split_commas
-from tta_panda.cli.options import ExecutionOptions, RunOptions
+from tta_panda.cli.options import RAY, ExecutionOptions, RunOptions
 from tta_panda.escapes import printable
 from tta_panda.progress import make_console, make_progress
 
@@ -46,6 +46,7 @@ def run_with_progress(
 ) -> Outcome:
     """Make these runs, with progress and failures on stderr; `tracker` is what logs new records, if any."""
     from tta_panda.evaluation.run import Evaluator, make_runs
+    from tta_panda.models.devices import device_of_worker
     from tta_panda.reporting.tracking import Tracker
 
     log = Tracker(tracker) if tracker else lambda _record: None  # before the first run: its package may be missing
@@ -53,13 +54,16 @@ def run_with_progress(
     device = execution.usable_device()
     evaluator = Evaluator(sources, device, timed=timed, cache=cache)
     execution = replace(execution, workers=1) if timed else execution
-    executor = execution.make_executor(default_workers(configs, sources, device))
+    local = execution.engine != RAY  # whose workers choose their own devices
+    workers = execution.workers or (default_workers(configs, sources, device) if local else 1)
+    executor = execution.make_executor(workers)
+    places = {device_of_worker(device, number) if local else RAY for number in range(workers)}
     progress = make_progress("starting", total=len(configs))
 
     def report(running: Sequence[RunConfig], share: float) -> None:
         progress.start()  # only now that model and data are loaded: a command that cannot start shows no bar
         names = ", ".join(dict.fromkeys(config.method.name for config in running))
-        description = f"{running[0].stream.corruption}: {names}"
+        description = f"{running[0].stream.corruption}: {names} on {', '.join(sorted(places))}"
         progress.update(progress.task_ids[0], description=printable(description), advance=share * len(running))
 
     if not executor.in_this_process:  # workers only report finished tasks
@@ -77,12 +81,13 @@ def run_with_progress(
 
 
 def default_workers(configs: Sequence[RunConfig], sources: Sources, device: str) -> int:
-    """Number of processes: one per core for long work with a model too small to benefit from threads, else one."""
+    """Number of processes: one per GPU; on a CPU one, or one per core for long work with a small model."""
     from tta_panda.executors import available_cores
     from tta_panda.models import model_source
+    from tta_panda.models.devices import count_devices
 
     if device != "cpu" or not model_source(sources.model).small:
-        return 1
+        return count_devices(device)
     images = sum((config.stream.limit or 1000) * len(config.stream.visits) for config in configs)
     return max(1, min(available_cores(), images // IMAGES_PER_PROCESS))
 

@@ -25,7 +25,7 @@ from tta_panda.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS
 from tta_panda.data.dataset import ImageDataset
 from tta_panda.data.source import Archive, DataSource, Finding, Status, file_md5, published_classes
 from tta_panda.errors import DataError
-from tta_panda.files import expand, read_regular
+from tta_panda.files import expand, open_archive, open_regular, read_member, read_regular
 from tta_panda.pickles import RefusedPickleError, RestrictedUnpickler
 
 SEVERITIES = 5
@@ -89,8 +89,8 @@ class Cifar(DataSource):
 
     def _read_clean(self, path: Path) -> tuple[NDArray[np.uint8], NDArray[Any]]:
         if path.suffix == ".npz":
-            with readable(path, ".npz"), zipfile.ZipFile(path) as archive:
-                return _read_member(archive, "images"), _read_member(archive, self.label_key)
+            with readable(path, ".npz"), open_regular(path) as file, open_archive(file) as archive:
+                return _read_array(archive, "images"), _read_array(archive, self.label_key)
         if path.suffix == ".npy":
             return open_array(path), open_array(path.with_name(path.name.replace("_data", "_labels")))
         return _read_pickle(path, self.label_key)
@@ -226,9 +226,8 @@ def readable(path: Path, kind: str) -> Iterator[None]:
         raise DataError(f"{path} is not a readable {kind} file ({error}); download it again.") from error
 
 
-def _read_member(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    with archive.open(f"{name}.npy") as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
+def _read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    return np.lib.format.read_array(io.BytesIO(read_member(archive, f"{name}.npy")), allow_pickle=False)
 
 
 def _read_pickle(path: Path, label_key: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -249,7 +249,7 @@ def cached_text(key: Sequence[str], paths: Sequence[Path | StoredImage], compute
 
 
 def _sha256(lines: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _cache_folder() -> Path:

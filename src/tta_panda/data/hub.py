@@ -5,6 +5,8 @@ The package `datasets` keeps a data set as files that are mapped into memory, so
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from tta_panda.data.dataset import ImageFiles
 from tta_panda.data.listing import CLASS_LIST, read_classes, shortened
 from tta_panda.data.source import ImageSource
 from tta_panda.errors import DataError, TtaPandaError, missing_extra
+from tta_panda.files import read_regular
 from tta_panda.images import StoredImage
 
 IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img", "pixel_values", "images"), ("label", "labels", "fine_label")
@@ -32,6 +35,7 @@ class TableRow(StoredImage):
     table: Any
     index: int
     name: str
+    folder: Path  # of images outside the table
 
     def __fspath__(self) -> str:
         return f"{self.name}/{self.index}"
@@ -39,8 +43,14 @@ class TableRow(StoredImage):
     def read(self) -> bytes:
         [value] = self.table[self.index].values()
         if isinstance(value, dict):
-            value = value.get("bytes") or Path(value["path"]).read_bytes()
-        return bytes(value)
+            path, value = value.get("path"), value.get("bytes")
+            if value is None and isinstance(path, str):
+                if not Path(path).resolve().is_relative_to(self.folder.resolve()):
+                    raise DataError(f"{os.fspath(self)} is {path}, outside of {self.folder}.")
+                return read_regular(Path(path))
+        if not isinstance(value, bytes):
+            raise DataError(f"{os.fspath(self)} holds no encoded image.")
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +59,7 @@ class HuggingFace(ImageSource):
 
     def load(self, root: Path | None, corruption: str, severity: int) -> ImageFiles:
         place = self.required_root(root)
-        table = _load(str(place), None if corruption == CLEAN else corruption)
+        table = _load(place, None if corruption == CLEAN else corruption)
         image = _column(table, IMAGE_COLUMNS, place)
         label = _column(table, LABEL_COLUMNS, place)
         labels, names = _labels(table, label, place)
@@ -62,7 +72,8 @@ class HuggingFace(ImageSource):
                 "it with datasets: data.cast_column('image', datasets.Image())."
             )
         file = Path(table.cache_files[0]["filename"]) if table.cache_files else place
-        rows = tuple(TableRow(file, pictures, index, str(place)) for index in range(len(table)))
+        folder = place if place.is_dir() else Path(import_datasets().config.HF_CACHE_HOME)
+        rows = tuple(TableRow(file, pictures, index, str(place), folder) for index in range(len(table)))
         return ImageFiles(rows, labels, names, self.decoding)
 
     def available(self, root: Path | None) -> tuple[str, ...]:
@@ -86,16 +97,28 @@ def import_datasets() -> Any:
     return datasets
 
 
-def _load(name: str, config: str | None) -> Any:
+def _load(place: Path, config: str | None) -> Any:
     """Load the test split, or the one that takes its place."""
     datasets = import_datasets()
-    with _explained(name):
-        splits = datasets.get_dataset_split_names(name, config)
+    with _explained(str(place)):
+        builder = datasets.load_dataset_builder(str(place), config)
+        for file in itertools.chain.from_iterable((builder.config.data_files or {}).values()):
+            # The README of a data set may name any file or address.
+            if not _is_own(str(file), place):
+                raise DataError(f"{place} names data elsewhere: {file}.")
+        builder.download_and_prepare()
+        splits = list(builder.info.splits)
         split = next((each for each in _SPLITS if each in splits), splits[0])
-        table = datasets.load_dataset(name, config, split=split)
+        table = builder.as_dataset(split)
     if not len(table):
-        raise DataError(f"The split {split} of {name} has no rows.")
+        raise DataError(f"The split {split} of {place} has no rows.")
     return table
+
+
+def _is_own(file: str, place: Path) -> bool:
+    if place.is_dir():
+        return "://" not in file and Path(file).resolve().is_relative_to(place.resolve())
+    return file.startswith("hf://datasets/")
 
 
 @contextmanager

@@ -28,6 +28,9 @@ Names = dict[int, str]
 """Class names by label."""
 
 
+_LABEL_DIGITS = 9
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImageLists(ImageSource):
     """Images named in lists in the root folder: in one, or in one for each domain, `<domain>_list.txt`."""
@@ -128,9 +131,10 @@ def read_variants(path: Path) -> tuple[list[Row], Names]:
     """Read FGVC-Aircraft's list of test images, `<id> <variant>`, and the names of all variants in `variants.txt`."""
     variants = read_lines(path.parent / "variants.txt")
     rows = [line.partition(" ")[::2] for line in read_lines(path)]
-    if unknown := sorted({name for _, name in rows}.difference(variants)):
+    labels = {name: label for label, name in enumerate(variants)}
+    if unknown := sorted({name for _, name in rows} - labels.keys()):
         raise DataError(f"{path} names variants that are not in variants.txt: {shortened(unknown)}.")
-    return [(f"{image}.jpg", variants.index(name)) for image, name in rows], dict(enumerate(variants))
+    return [(f"{image}.jpg", labels[name]) for image, name in rows], dict(enumerate(variants))
 
 
 def read_labelled(path: Path) -> tuple[list[Row], Names]:
@@ -138,7 +142,7 @@ def read_labelled(path: Path) -> tuple[list[Row], Names]:
     rows = []
     for number, line in enumerate(read_lines(path), 1):
         image, _, label = line.rpartition(" ")
-        if not image or not (label.isascii() and label.isdigit()):
+        if not image or not (label.isascii() and label.isdigit() and len(label) <= _LABEL_DIGITS):
             raise DataError(f"Line {number} of {path} is {line[:80]!r}; expected the path of an image and its label.")
         rows.append((image.strip(), int(label)))
     if (file := path.parent / CLASS_LIST).is_file():

@@ -5,10 +5,11 @@ Shards are read once to find where their images are. Images are then read from t
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from tta_panda.images import StoredImage
 _CLASS_LISTS = (CLASS_LIST, "classnames.txt")  # the latter is that of CLIP_benchmark
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _LARGEST_LABEL = 20  # bytes
+_MAX_SHARDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,12 @@ class Shards(ImageSource):
     def _shards(self, root: Path, corruption: str) -> list[Path]:
         """The shards of a domain, in the order of the pattern or of their numbers."""
         if root.suffix == ".tar":
-            paths = expand_braces(root)
+            paths = list(itertools.islice(expand_braces(root), _MAX_SHARDS + 1))
         else:
             folder = root if corruption == CLEAN else root / corruption
             paths = sorted(folder.glob("*.tar"), key=lambda path: (len(path.name), path.name))
+        if len(paths) > _MAX_SHARDS:
+            raise DataError(f"{root} names more than {_MAX_SHARDS:,} shards.")
         if missing := [path.name for path in paths if not path.is_file()]:
             raise DataError(
                 f"{len(missing)} of {len(paths)} shards are not in {paths[0].parent}: {shortened(missing)}; found "
@@ -114,17 +118,19 @@ class Shards(ImageSource):
         return root
 
 
-def expand_braces(path: Path) -> list[Path]:
+def expand_braces(path: Path) -> Iterator[Path]:
     """Expand `{000..009}` and `{a,b}` in a path, as a shell does."""
     found = _BRACES.search(str(path))
     if found is None:
-        return [path]
+        yield path
+        return
     first, dots, last = found[1].partition("..")
-    words = found[1].split(",")
+    words: Iterable[str] = found[1].split(",")
     if dots and first.isdecimal() and last.isdecimal():
-        words = [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+        words = (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
     start, end = found.span()
-    return [one for word in words for one in expand_braces(Path(f"{str(path)[:start]}{word}{str(path)[end:]}"))]
+    for word in words:
+        yield from expand_braces(Path(f"{str(path)[:start]}{word}{str(path)[end:]}"))
 
 
 def read_shards(paths: list[Path]) -> tuple[list[Member], list[int | None]]:
@@ -134,13 +140,13 @@ def read_shards(paths: list[Path]) -> tuple[list[Member], list[int | None]]:
     for path in paths:
         try:
             found, numbers = _read_shard(path)
-        except tarfile.ReadError as error:
+        except OSError as error:
+            raise DataError(f"Cannot read {path} ({error.strerror or error}).") from error
+        except (tarfile.TarError, ValueError, MemoryError) as error:  # forged headers make tarfile raise all of these
             raise DataError(
                 f"{path} cannot be read as a shard ({error}): it is cut short, compressed or no tar file. Fetch it "
                 "again, or unpack it with gunzip."
             ) from error
-        except OSError as error:
-            raise DataError(f"Cannot read {path} ({error.strerror or error}).") from error
         images += found.values()
         labels += map(numbers.get, found)
     if not images:
@@ -154,6 +160,8 @@ def _read_shard(path: Path) -> tuple[dict[str, Member], dict[str, int]]:
     labels: dict[str, int] = {}
     with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
         for member in tar:
+            if member.size < 0:  # tarfile would go back, and find the same members forever
+                raise tarfile.ReadError("a member of negative size")
             folder, _, name = member.name.rpartition("/")
             stem, _, kind = name.partition(".")
             key, suffix = f"{folder}/{stem}", f".{kind.rpartition('.')[2].lower()}"

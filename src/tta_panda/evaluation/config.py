@@ -11,13 +11,15 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
 
 from tta_panda.data import CLEAN
 from tta_panda.data.order import Order
 from tta_panda.errors import InvalidInputError
 from tta_panda.methods import MethodName
-from tta_panda.options import Count, NonNegativeInt, Seed, check_option, declared_options
+from tta_panda.options import Count, Seed, check_option, declared_options
 
 ALL = "all"
 """The fifteen corruptions of the benchmark, in its order."""
@@ -54,7 +56,7 @@ class StreamConfig:
     """Identifies the data if their name does not suffice."""
     corruption: str = CLEAN
     """For a stream that joins domains, all of them: `all`, or names separated by commas."""
-    severity: NonNegativeInt = 0
+    severity: Annotated[int, Field(ge=0, le=5)] = 0
     order: str = "shuffled"
     seed: Seed = 0
     batch_size: Count = 100
@@ -72,6 +74,8 @@ class StreamConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", str(Order.parse(self.order)))  # the canonical name
+        if len(set(self.corruptions)) < len(self.corruptions):
+            raise InvalidInputError(f"A stream has each of its domains once; got {self.corruption}.")
         for name, option in declared_options(type(self)).items():  # type: ignore[arg-type]  # mypy: see options.py
             check_option(name, getattr(self, name), option.annotation)
         if self.window is not None and self.batch_size != 1:

@@ -7,9 +7,9 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tta_panda import __version__
 from tta_panda.evaluation.config import RunConfig
@@ -27,12 +27,15 @@ SCHEMA: Literal[2] = 2
 """Schema number of records. Increase it whenever a field changes: records with other numbers are refused."""
 
 
+Number = Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class Measurement(BaseModel):
     """Metrics of the predictions for a stream, or for a domain or a tenth of one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    samples: int
+    samples: Number
     """Images of the classes. All metrics are over these; unknown images only count for the last ones."""
     accuracy: float = Field(ge=0, le=1)
     accuracy_stderr: float
@@ -50,20 +53,20 @@ class Measurement(BaseModel):
     recall_min: float
     recall_max: float
     recall_mean: float | None = None
-    predicted_counts: list[int] = []
-    label_counts: list[int] = []
+    predicted_counts: list[Number] = []
+    label_counts: list[Number] = []
     mean_probabilities: list[float] = []
     """By class, as the previous two; empty for tenths."""
     mean_beta: float | None = None
     """Mean strength of the subtracted offset over the images; None without an offset."""
     mean_gamma: float | None = None
     """The same for the level of absent classes."""
-    unknown: int = 0
+    unknown: Number = 0
     """Images of none of the classes, whose label is -1."""
-    auroc: float | None = None
+    auroc: float | None = Field(None, ge=0, le=1)
     """How well energies, the log-sum-exp of logits, tell known from unknown images: area under the ROC curve. It means
     nothing for methods whose logits are log-probabilities."""
-    fpr95: float | None = None
+    fpr95: float | None = Field(None, ge=0, le=1)
     """Share of unknown images above the energy that 95 % of the known ones have."""
     known_energies: list[float] = []
     unknown_energies: list[float] = []
@@ -152,6 +155,13 @@ class RunRecord(EvaluationResult):
     weights_hash: str
     """Hash of the weights that were loaded."""
     environment: dict[str, str]
+
+    @model_validator(mode="after")
+    def _has_its_domains(self) -> Self:
+        stream = self.config.stream
+        if set(self.domains) != set(stream.corruptions if stream.parsed_order.joins_domains else ()):
+            raise ValueError(f"the domains are {list(self.domains)}, and not those of the stream")
+        return self
 
     @property
     def by_corruption(self) -> Mapping[str, Measurement]:

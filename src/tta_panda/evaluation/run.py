@@ -19,7 +19,7 @@ from tta_panda.evaluation.loop import Evaluation, run_stream, warm_up
 from tta_panda.evaluation.plan import Sources, data_size
 from tta_panda.evaluation.record import SCHEMA, FailedRun, RunRecord, describe_environment
 from tta_panda.evaluation.store import RunStore
-from tta_panda.executors import Executor, Report
+from tta_panda.executors import Executor, Report, worker_number
 from tta_panda.methods import METHODS, register_targets, registered_targets
 from tta_panda.methods.base import Method
 from tta_panda.methods.factory import build_method, expected_passes
@@ -27,7 +27,7 @@ from tta_panda.methods.trained import TrainedMethod
 from tta_panda.models import Classifier, ImageModel, load_model, make_classifier
 from tta_panda.models.base import framing_of
 from tta_panda.models.checkpoints import weights_hash
-from tta_panda.models.devices import Backend, Precision, resolve_device
+from tta_panda.models.devices import Backend, Precision, device_of_worker, resolve_device
 from tta_panda.models.feature_cache import FeatureCache
 from tta_panda.models.prompts import count_prompts
 
@@ -43,7 +43,8 @@ class Evaluator:
 
     Args:
         sources: where model and data are found.
-        device: where the model runs; `auto` for the best one of the machine that runs the evaluation.
+        device: where the model runs; `auto` for the best one of the machine that runs the evaluation. Workers take
+            turns among the GPUs of a machine, unless the device has an index.
         timed: evaluate runs one after another without sharing encoder passes, so that each is timed by itself.
         cache: folder with a cache of encoder passes of frozen methods; timed runs do not use it.
     """
@@ -104,7 +105,7 @@ class Evaluator:
                 schema_number=SCHEMA,
                 config=config,
                 weights_hash=weights,
-                environment=describe_environment(resolve_device(self.device)),
+                environment=describe_environment(str(evaluation.method.classifier.model.device)),
             )
         finally:
             evaluation.method.reset()  # frees its state
@@ -145,7 +146,8 @@ class Evaluator:
         """The model, the hash of its weights, and its cache of encoder passes."""
         key = cast(Precision, stream.precision), cast(Backend, stream.backend)
         if key not in self._models:
-            model = load_model(self.sources.model, resolve_device(self.device), *key)
+            device = device_of_worker(resolve_device(self.device), worker_number())
+            model = load_model(self.sources.model, device, *key)
             cache = None if self.cache is None else FeatureCache(self.cache, model)
             self._models[key] = model, weights_hash(cast(nn.Module, model)), cache
         return self._models[key]

@@ -113,17 +113,18 @@ class Encoded(NamedTuple):
             raise InvalidInputError("This batch was encoded without views; encode it with a method that uses them.")
         return self.views if self.shift is None else self.views - self.shift[:, None]
 
-    def select(self, index: Tensor) -> Encoded:
+    def select(self, index: Tensor | slice) -> Encoded:
         """Select some of the images, with their features, views and correction."""
         shift = self.shift[index] if self.shift is not None and len(self.shift) > 1 else self.shift
         bias = None if self.bias is None else self.bias[index]
         views = None if self.views is None else self.views[index]
-        images = None if self.images is None else self.images[index.to(self.images.device)]
+        own = index if self.images is None or isinstance(index, slice) else index.to(self.images.device)
+        images = None if self.images is None else self.images[own]
         return Encoded(self.features[index], shift=shift, bias=bias, views=views, images=images)
 
     def split(self) -> list[Encoded]:
         """Return every image as a batch of its own."""
-        return [self.select(index) for index in torch.arange(len(self.features)).split(1)]
+        return [self.select(slice(image, image + 1)) for image in range(len(self.features))]  # a GPU waits for indices
 
 
 @dataclass(frozen=True)

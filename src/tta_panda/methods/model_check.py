@@ -104,13 +104,18 @@ def _preparation(model: Any) -> Iterator[str]:
         return
     if prepared.min() < -0.5 or prepared.max() > 1.5:
         yield "prepare must return images in [0, 1]; normalise in encode_image, after negatives and views were created"
-    if prepared.device != model.device:
+    if not _same_device(prepared.device, model.device):
         yield f"prepare returned images on {prepared.device}; the model is on {model.device}"
     if not torch.allclose(model.prepare(prepared), prepared):
         yield "prepare must not change images that are already prepared"
     whole = _pictures(side, side)
     if not torch.allclose(model.prepare(whole), model.prepare(whole.double() / 255), rtol=1e-3, atol=1e-3):
         yield "prepare must return the same for uint8 images and for floats in [0, 1]"
+
+
+def _same_device(first: torch.device, second: torch.device) -> bool:
+    """Whether these are one device; a model may leave out the index."""
+    return first.type == second.type and (first.index == second.index or None in (first.index, second.index))
 
 
 def _image_features(model: Any) -> Iterator[str]:
@@ -154,7 +159,7 @@ def _text_features(model: Any) -> Iterator[str]:
         yield f"encode_text returned {tuple(text.shape)} for 2 texts; expected (2, {image.shape[-1]}), as for images"
     elif not text.isfinite().all():
         yield "encode_text returned NaN or infinite values"
-    elif text.device != model.device:
+    elif not _same_device(text.device, model.device):
         yield f"encode_text returned embeddings on {text.device}; the model is on {model.device}"
 
 

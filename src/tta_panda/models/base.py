@@ -18,7 +18,7 @@ from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError, ModelLoadError
 from tta_panda.images import Framing
 from tta_panda.models.checkpoints import weights_hash
-from tta_panda.models.devices import AUTOCAST, Precision, full_precision
+from tta_panda.models.devices import Precision, autocast, full_precision
 from tta_panda.models.prepare import check_prepared, prepare_images
 from tta_panda.models.prompts import DEFAULT_TEMPLATE, Context, Templates, prompts_of
 
@@ -152,8 +152,7 @@ class ImageAdapter(nn.Module):
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         """Return a context that computes in the encoders' precision; their outputs are converted to float32."""
-        dtype = AUTOCAST[self.precision]
-        return full_precision(self.device) if dtype is None else torch.autocast(self.device.type, dtype=dtype)
+        return autocast(self.precision, self.device)
 
 
 def square_side(size: int | Sequence[int], name: str) -> int:
@@ -331,6 +330,11 @@ class ZeroShotClassifier(Classifier):
             raise InvalidInputError(
                 f"The context has input embeddings of {vectors.shape[-1]} dimensions, but those of {self.model.name} "
                 f"have {embedded.shape[-1]}. Use the model that it was learned with."
+            )
+        if vectors.shape[-2] + 1 >= embedded.shape[1]:
+            raise InvalidInputError(
+                f"The context has {vectors.shape[-2]} vectors, which leaves no room for the class names in the "
+                f"{embedded.shape[1]} tokens of {self.model.name}."
             )
         own = vectors[classes] if vectors.ndim == 3 else vectors.expand(len(embedded), -1, -1)  # (N, n, W)
         return torch.cat([embedded[:, :1], own, embedded[:, 1 + own.shape[1] :]], dim=1)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
+import io
 import os
 import pickle
 import re
 import zipfile
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,8 +26,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tta_panda.errors import ModelLoadError, TtaPandaError
-from tta_panda.files import open_regular, read_regular
-from tta_panda.pickles import RestrictedUnpickler
+from tta_panda.files import MAX_GROWTH, open_archive, open_regular, read_member
+from tta_panda.pickles import RestrictedUnpickler, hashable, make_dict, make_set
 
 _DESCRIPTIONS = (
     "open_clip_config.json",
@@ -45,8 +44,8 @@ _DESCRIPTIONS = (
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _SHOWN_KEYS = 12
-_MAX_GROWTH = 10  # ratio of the size in memory to the size of the file
 _MAX_MODULES = 10_000
+_MAX_RESIZED = 2  # ratio of a network's size to its weights: only position embeddings may be resized
 _MAX_NAME = 1_000
 _FROM_TRANSFORMERS = " These are weights of the transformers library: load their directory as transformers:DIRECTORY."
 
@@ -63,7 +62,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         found = ", ".join(map(str, list(state)[:5])) if isinstance(state, Mapping) else type(state).__name__
         raise ModelLoadError(f"{path} is not a dictionary of weights; found {found or 'nothing'}.")
     described, held = sum(tensor.numel() * tensor.element_size() for tensor in state.values()), path.stat().st_size
-    if described > _MAX_GROWTH * held:  # many tensors may share a storage, and strides of 0 repeat one number
+    if described > MAX_GROWTH * held:  # many tensors may share a storage, and strides of 0 repeat one number
         raise ModelLoadError(f"{path} cannot be read as weights: its {held:,} bytes describe tensors of {described:,}.")
     # DataParallel adds this prefix to every name.
     return {name.removeprefix("module."): value for name, value in state.items()}
@@ -99,26 +98,22 @@ def _read_archive(file: IO[bytes]) -> Any:
     `torch.jit.load` would compile the code in an archive. Here, only the pickle is read, and its modules become plain
     objects with attributes.
     """
-    with zipfile.ZipFile(file) as archive:
-        # Tensors are stored uncompressed; only code is compressed.
-        unpacked, packed = sum(member.file_size for member in archive.infolist()), file.seek(0, os.SEEK_END)
-        if unpacked > _MAX_GROWTH * packed:
-            raise ValueError(f"its {packed:,} bytes would become {unpacked:,}; torch does not compress tensors.")
+    with open_archive(file) as archive:
         (tree,) = (name for name in archive.namelist() if name.count("/") == 1 and name.endswith("/data.pkl"))
         folder = tree.removesuffix("data.pkl")
-        if f"{folder}byteorder" in archive.namelist() and archive.read(f"{folder}byteorder") != b"little":
+        if f"{folder}byteorder" in archive.namelist() and read_member(archive, f"{folder}byteorder") != b"little":
             raise ValueError("its numbers are big-endian.")
         storages: dict[str, Tensor] = {}
 
         def load_storage(reference: Any) -> Tensor:
             _, dtype, key, _, count = reference
-            if key not in storages:
-                content = bytearray(archive.read(f"{folder}data/{key}"))
+            if hashable(key) not in storages:
+                content = bytearray(read_member(archive, f"{folder}data/{key}"))
                 storages[key] = torch.frombuffer(content, dtype=dtype) if count else torch.empty(0, dtype=dtype)
             return storages[key]
 
-        with archive.open(tree) as pickled:
-            return RestrictedUnpickler(pickled, _allowed, load_persistent=load_storage).load()
+        pickled = io.BytesIO(read_member(archive, tree))
+        return RestrictedUnpickler(pickled, _allowed, load_persistent=load_storage).load()
 
 
 def _read_legacy(file: IO[bytes]) -> Any:
@@ -130,7 +125,7 @@ def _read_legacy(file: IO[bytes]) -> Any:
     def load_storage(reference: Any) -> Tensor:
         nonlocal taken
         _, dtype, key, _, count, view = reference
-        if key not in storages:
+        if hashable(key) not in storages:
             taken += count * dtype.itemsize
             if view is not None or not 0 <= taken <= available:
                 raise ValueError("its tensors are larger than the file.")
@@ -180,12 +175,12 @@ _BUILDERS: dict[str, Any] = {
     "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
     "torch._utils._rebuild_parameter": _rebuild_parameter,
     "torch.Size": tuple,
-    "collections.OrderedDict": OrderedDict,
+    "collections.OrderedDict": make_dict,
     "collections.defaultdict": lambda *_: {},
-    "builtins.dict": dict,
-    "__builtin__.dict": dict,
-    "collections.Counter": dict,  # in the states of learning rate schedulers
-    "builtins.set": set,
+    "builtins.dict": make_dict,
+    "__builtin__.dict": make_dict,
+    "collections.Counter": make_dict,  # in the states of learning rate schedulers
+    "builtins.set": make_set,
 }
 
 
@@ -221,6 +216,32 @@ def load_weights(network: nn.Module, state: Mapping[str, Tensor], label: str) ->
     network.load_state_dict(state)
 
 
+def check_size(
+    label: str, state: Mapping[str, Tensor], layers: Iterable[Any], create: Callable[[], nn.Module]
+) -> nn.Module:
+    """Return a network without memory, or raise if its configuration describes a far larger one than the weights.
+
+    Args:
+        label: name of the model.
+        state: its weights.
+        layers: the numbers of layers in the configuration.
+        create: creates the network.
+    """
+    depth = max((count for count in layers if isinstance(count, int)), default=0)
+    described, held = f"{depth:,} layers", sum(tensor.numel() for tensor in state.values())
+    if depth <= len(state):
+        with torch.device("meta"):
+            network = create()
+        size = sum(tensor.numel() for tensor in (*network.parameters(), *network.buffers()))
+        if size <= _MAX_RESIZED * held:
+            return network
+        described = f"{size:,} parameters"
+    raise ModelLoadError(
+        f"The weights do not fit {label}: its configuration describes a network of {described}, and the weights are "
+        f"{len(state)} tensors of {held:,} numbers."
+    )
+
+
 def check_keys(label: str, *, missing: list[str], unknown: list[str], misshapen: list[str], hint: str = "") -> None:
     """Raise `ModelLoadError` unless all these lists of names are empty."""
     problems = {"missing": missing, "unexpected": unknown, "of another shape": misshapen}
@@ -241,17 +262,10 @@ def find_weights(directory: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def check_directory(directory: Path) -> None:
-    """Raise if a directory contains pipes or devices, which could block, or an index that refers to files outside."""
+    """Raise if a directory contains pipes or devices, which could block."""
     for path in directory.iterdir():
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise ModelLoadError(f"{path} is neither a file nor a folder. Remove it from the model's directory.")
-    for path in _matching(directory, "*.index.json"):
-        with failures_explained(f"{path} is not an index of weights"):
-            outside = [
-                file for file in json.loads(read_regular(path))["weight_map"].values() if Path(file).name != file
-            ]
-        if outside:
-            raise ModelLoadError(f"{path} refers to {outside[0]!r}; expected files in the same directory.")
 
 
 def model_files(directory: Path, patterns: Sequence[str]) -> list[Path]:
@@ -300,8 +314,8 @@ def failures_explained(failure: str, advice: str = "") -> Iterator[None]:
     except TtaPandaError:
         raise
     except pickle.UnpicklingError as error:  # torch's message would advise to disable the protection
-        requested = re.search(r"(?:GLOBAL|asks for) ([\w.]+)", str(error))
-        problem = f"a pickle asks for {requested[1]}" if requested else "a file is not a pickle of weights only"
+        requested = re.search(r"(?<=GLOBAL )[\w.]+|(?<=asks for ).+", str(error))
+        problem = f"a pickle asks for {requested[0]}" if requested else "a file is not a pickle of weights only"
         raise ModelLoadError(
             f"{failure}: {problem}, and was not run. If you trust it, save the weights where it came from: "
             "safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')."

@@ -11,11 +11,14 @@ import importlib.util
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from tta_panda.errors import InvalidInputError, UnknownNameError, UnsupportedModelError, missing_extra
 from tta_panda.models.prepare import check_prepared
@@ -48,6 +51,18 @@ def resolve_device(device: str) -> str:
     return device
 
 
+def count_devices(device: str) -> int:
+    """Return how many devices a name without an index can stand for."""
+    kind = torch.device(device)
+    return 1 if kind.type == "cpu" or kind.index is not None else max(1, torch.accelerator.device_count())
+
+
+def device_of_worker(device: str, number: int) -> str:
+    """Return the device of a worker: those of one machine take turns among its GPUs, unless `device` has an index."""
+    count = count_devices(device)
+    return device if count == 1 else f"{device}:{number % count}"
+
+
 def check_precision(precision: str, device: str = "cpu") -> None:
     """Raise unless the device supports this precision."""
     if precision not in AUTOCAST:
@@ -70,10 +85,55 @@ def full_precision(device: torch.device) -> Iterator[None]:
         yield
 
 
+class _FrozenWeightsCast(TorchFunctionMode):
+    """Context in which `torch.autocast` finds frozen weights in its precision: it would cast them in every pass."""
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function in _IN_HALF:
+            args = [self._cast(value) for value in args]
+            kwargs = {name: self._cast(value) for name, value in kwargs.items()}
+        return function(*args, **kwargs)
+
+    def _cast(self, value: Any) -> Any:
+        if not isinstance(value, nn.Parameter) or value.requires_grad or value.dtype != torch.float32:
+            return value
+        content = self.dtype, value.data_ptr(), value._version
+        if value not in _CASTS or _CASTS[value][0] != content:
+            with torch.inference_mode(False), torch.no_grad():
+                _CASTS[value] = content, value.to(self.dtype)
+        return _CASTS[value][1]
+
+
+_IN_HALF = {
+    *(F.linear, F.conv1d, F.conv2d, F.conv3d, F.multi_head_attention_forward),
+    *(torch.matmul, Tensor.matmul, Tensor.__matmul__),
+}
+"""Functions that autocast computes in half precision, and that take weights."""
+
+_CASTS: MutableMapping[nn.Parameter, tuple[object, Tensor]] = WeakTensorKeyDictionary()
+
+
+@contextlib.contextmanager
+def autocast(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Compute in this precision within the block, whatever the caller's `torch.autocast`."""
+    dtype = AUTOCAST[precision]
+    if dtype is None:
+        with full_precision(device):
+            yield
+    else:
+        with torch.autocast(device.type, dtype=dtype), _FrozenWeightsCast(dtype):
+            yield
+
+
 def clock(device: torch.device) -> float:
-    """Return the time after all pending work on a device, as CUDA kernels run asynchronously."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    """Return the time after all pending work on a device, as GPUs run asynchronously."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
     return time.perf_counter()
 
 
@@ -96,11 +156,16 @@ def backend_of(model: ImageModel) -> str:
 
 
 def check_trainable(model: ImageModel) -> None:
-    """Raise if the backend of this model computes no gradients."""
+    """Raise if the backend of this model computes no gradients, or if its encoder cannot be copied."""
     if backend_of(model) != "torch":
         raise UnsupportedModelError(
             f"{model.name} was loaded with the backend openvino, which does not support training. This method needs "
             "the backend torch."
+        )
+    if "encode_image" in vars(model):
+        raise UnsupportedModelError(
+            f"encode_image of {model.name} was replaced, and would not train the copy that this method makes. To "
+            "compile a model, call model.image_encoder.compile() instead."
         )
 
 

@@ -152,6 +152,11 @@ def wrap_model(
     """
     libraries = [cls.__module__.partition(".")[0] for cls in type(network).__mro__]
     adapter = next((_ADAPTERS[library] for library in libraries if library in _ADAPTERS), None)
+    if hasattr(network, "_orig_mod"):
+        raise InvalidInputError(
+            "wrap_model takes networks that are not compiled. Wrap the network itself, and compile its image encoder "
+            "afterwards: model.image_encoder.compile()"
+        )
     if adapter is None or not isinstance(network, nn.Module):
         raise InvalidInputError(
             f"wrap_model takes networks of open_clip, transformers or timm, got {type(network).__name__} of "

@@ -105,7 +105,8 @@ SOURCES = {
     ),
     "open_clip": ModelSource(_OPEN_CLIP, _ANY_WEIGHTS),
     "transformers": ModelSource(
-        "tta_panda.models.transformers:load_transformers", ("model*.safetensors", "pytorch_model*.bin")
+        "tta_panda.models.transformers:load_transformers",
+        ("model.safetensors", "model-*.safetensors", "pytorch_model.bin", "pytorch_model-*.bin"),
     ),
     "timm": ModelSource("tta_panda.models.linear:load_timm"),
     "python": ModelSource("tta_panda.models.factory:load_function"),

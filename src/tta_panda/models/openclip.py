@@ -11,6 +11,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
@@ -25,7 +26,14 @@ from torch import Tensor, nn
 from tta_panda.errors import InvalidInputError, ModelLoadError, TtaPandaWarning, UnknownNameError
 from tta_panda.images import Framing, Interpolation
 from tta_panda.models.base import ImageAdapter, embeddings_replaced, first_embedding, square_side
-from tta_panda.models.checkpoints import failures_explained, find_weights, load_weights, read_state_dict, weights_only
+from tta_panda.models.checkpoints import (
+    check_size,
+    failures_explained,
+    find_weights,
+    load_weights,
+    read_state_dict,
+    weights_only,
+)
 from tta_panda.models.names import (
     HUB,
     OPEN_CLIP_CONFIG,
@@ -41,8 +49,6 @@ from tta_panda.models.transformers import remote_code_refused, require_transform
 
 OPENAI_MARKS = ("input_resolution", "context_length", "vocab_size")
 """Entries that only OpenAI's own checkpoints contain, in addition to weights."""
-
-_MAX_GROWTH = 2  # ratio of a network's size to its weights: only position embeddings may be resized
 
 
 class OpenClipModel(ImageAdapter):
@@ -152,16 +158,20 @@ def load_open_clip(name: ModelName) -> OpenClipModel:
             quick_gelu = _file_needs_quick_gelu(source, state, label)
         with open_clip_silenced(), _safe_creation(source) as tokenizer_options:
             if state is not None and ":" in source:
-                _check_size(source, state, label)
+                config = open_clip.get_model_config(source) or {}
+                layers = [config.get(tower, {}).get("layers") for tower in ("vision_cfg", "text_cfg")]
+                check_size(label, state, layers, partial(_create, source, device="meta"))
             # The tag is passed only for its preprocessing.
-            clip = open_clip.create_model(
-                source, tag, load_weights=False, pretrained_text=False, force_quick_gelu=quick_gelu
-            )
+            clip = _create(source, tag, force_quick_gelu=quick_gelu)
             tokenizer = open_clip.get_tokenizer(source, **tokenizer_options)
             weights = None if state is None else _renamed(clip, state)
         if weights is not None:
             load_weights(clip, weights, label)
         return OpenClipModel(clip, tokenizer, name=label)
+
+
+def _create(source: str, tag: str | None = None, **options: Any) -> nn.Module:
+    return cast(nn.Module, open_clip.create_model(source, tag, load_weights=False, pretrained_text=False, **options))
 
 
 @contextlib.contextmanager
@@ -180,25 +190,6 @@ def _safe_creation(source: str) -> Iterator[dict[str, Any]]:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         torch.default_generator.manual_seed(0)
         yield {"trust_remote_code": False} if text.get("hf_tokenizer_name") else {}
-
-
-def _check_size(source: str, state: dict[str, Tensor], label: str) -> None:
-    """Raise if a configuration describes a far larger network than its weights, before allocating memory for it."""
-    config = open_clip.get_model_config(source) or {}
-    layers = [config.get(tower, {}).get("layers") for tower in ("vision_cfg", "text_cfg")]
-    depth = max(count if isinstance(count, int) else 0 for count in layers)
-    described, held = f"{depth:,} layers", sum(tensor.numel() for tensor in state.values())
-    if depth <= len(state):
-        with torch.device("meta"):
-            network = open_clip.create_model(source, load_weights=False, pretrained_text=False, device="meta")
-        size = sum(tensor.numel() for tensor in (*network.parameters(), *network.buffers()))
-        if size <= _MAX_GROWTH * held:
-            return
-        described = f"{size:,} parameters"
-    raise ModelLoadError(
-        f"The weights do not fit {label}: {OPEN_CLIP_CONFIG} describes a network of {described}, and the weights are "
-        f"{len(state)} tensors of {held:,} numbers."
-    )
 
 
 def _check_name(name: ModelName) -> None:

@@ -25,7 +25,8 @@ _MARGIN = 0.3  # resampling overshoots [0, 1] by a quarter at most; more means a
 def as_batch(images: Images, fit: int | Framing) -> Tensor:
     """Stack pictures to a batch, resizing and cropping each if their sizes differ; return a batch unchanged.
 
-    Pillow images and arrays are decoded, resized and cropped like image files.
+    Pillow images and arrays are decoded, resized and cropped like image files. The batch is on the device of the first
+    picture.
     """
     if not isinstance(images, list | tuple) or not images:
         return images  # type: ignore[return-value]  # `check_images` reports invalid types
@@ -33,8 +34,8 @@ def as_batch(images: Images, fit: int | Framing) -> Tensor:
     if len({(tensor.shape, tensor.dtype) for tensor in tensors}) > 1:
         for tensor in tensors:
             check_images(tensor[None])
-        tensors = [fit_images(tensor[None].cpu(), fit)[0] for tensor in tensors]
-    return torch.stack(tensors)
+        tensors = [fit_images(tensor[None], fit)[0] for tensor in tensors]
+    return torch.stack([tensor.to(tensors[0].device) for tensor in tensors])
 
 
 def _as_tensor(picture: Any, fit: int | Framing, index: int) -> Tensor:

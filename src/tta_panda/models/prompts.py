@@ -116,8 +116,8 @@ def find_templates(name: str) -> Templates:
         raise DataError(f"There is no file of prompts {path}.")
     if path.suffix not in (".json", ".txt"):
         vectors = read_state_dict(path).get("ctx")
-        if vectors is None:
-            raise DataError(f"{path} has no tensor 'ctx'; expected a context of CoOp.")
+        if vectors is None or not vectors.is_floating_point() or not vectors.isfinite().all():
+            raise DataError(f"{path} has no tensor 'ctx' of finite floats; expected a context of CoOp.")
         return Context(vectors.float())
     try:
         text = read_regular(path).decode("utf-8")

@@ -15,8 +15,15 @@ from torch import Tensor, nn
 from tta_panda.errors import InvalidInputError, ModelLoadError, missing_extra
 from tta_panda.images import Framing, Interpolation
 from tta_panda.models.base import ImageAdapter, embeddings_replaced, first_embedding, square_side
-from tta_panda.models.checkpoints import check_hub, check_keys, failures_explained
-from tta_panda.models.names import TRANSFORMERS_CONFIG, ModelName
+from tta_panda.models.checkpoints import (
+    check_hub,
+    check_keys,
+    check_size,
+    failures_explained,
+    find_weights,
+    read_state_dict,
+)
+from tta_panda.models.names import SOURCES, TRANSFORMERS_CONFIG, ModelName
 
 _PILLOW_FILTERS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}
 
@@ -141,10 +148,19 @@ def load_transformers(name: ModelName) -> TransformersModel:
     with failures_explained(f"Cannot load {label}", advice), transformers_silenced():
         if not name.directory:
             check_hub(source, TRANSFORMERS_CONFIG)
-        _check_kind(transformers.AutoConfig.from_pretrained(source, **safe).model_type, label)
-        network, report = transformers.AutoModel.from_pretrained(
-            source, weights_only=True, output_loading_info=True, dtype=torch.float32, **safe
-        )
+        config = transformers.AutoConfig.from_pretrained(source, **safe)
+        _check_kind(config.model_type, label)
+        how = {"output_loading_info": True, "dtype": torch.float32}
+        if name.directory:  # read here, because transformers allocates what files and configuration ask for
+            patterns = SOURCES[name.library].weights
+            if not (files := find_weights(name.directory, patterns)):
+                raise FileNotFoundError(f"it has none of {', '.join(patterns)}")
+            state = {key: tensor for file in files for key, tensor in read_state_dict(file).items()}
+            layers = [getattr(part, "num_hidden_layers", None) for part in (config.vision_config, config.text_config)]
+            kind: Any = type(check_size(label, state, layers, lambda: transformers.AutoModel.from_config(config)))
+            network, report = kind.from_pretrained(None, config=config, state_dict=state, **how)
+        else:
+            network, report = transformers.AutoModel.from_pretrained(source, weights_only=True, **how, **safe)
         # transformers only logs missing weights, which it initialises, and unexpected ones; here both are errors.
         kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
         missing, unknown, misshapen = (sorted(map(str, report.get(kind, ()))) for kind in kinds)

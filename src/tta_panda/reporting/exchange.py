@@ -147,7 +147,7 @@ def write_exchange(records: Iterable[RunRecord], folder: Path) -> list[Path]:
     written = []
     for record in records:
         for corruption, result in to_clip_benchmark(record).items():
-            path = folder / "clip_benchmark" / f"{record.config.key}-{corruption}.json"
+            path = folder / "clip_benchmark" / f"{_file_stem(f'{record.config.key}-{corruption}')}.json"
             # A missing metric is omitted: CLIP_benchmark would read null as a number.
             written.append(save_file(path, result.model_dump_json(exclude_none=True)))
     settings: dict[StreamConfig, dict[int, Comparison]] = {}
@@ -158,7 +158,12 @@ def write_exchange(records: Iterable[RunRecord], folder: Path) -> list[Path]:
         first = next(iter(severities.values()))
         for method in first.methods:
             if info := to_model_info(severities, method):
-                name = re.sub(r"[^\w.+=-]+", "_", f"{first.setting.model}_{first.label(method)}_{number}")
-                path = folder / "model_info" / info["dataset"] / "corruptions" / f"{name}.json"
+                stem = _file_stem(f"{number}_{first.setting.model}_{first.label(method)}")
+                path = folder / "model_info" / info["dataset"] / "corruptions" / f"{stem}.json"
                 written.append(save_file(path, json.dumps(info, indent=2)))
     return written
+
+
+def _file_stem(text: str) -> str:
+    """Return a file name for a text from a record, which could contain slashes."""
+    return re.sub(r"[^\w.+=-]+", "_", text)[:100]

@@ -103,18 +103,17 @@ def _read_record(path: Path, labels: dict[StreamConfig, tuple[list[int], Path]])
 def _faults(record: RunRecord) -> Iterator[str]:
     """Say what is impossible in a record whose fields are of the right types."""
     stream, classes = record.config.stream, len(record.class_names)
+    order = stream.parsed_order
     for name, measured in {"stream": record, **record.domains}.items():
         yield from (f"{fault} ({name})" for fault in _faults_of(measured, classes))
     for name, parts in (("domains", list(record.domains.values())), ("tenths", record.tenths)):
         if parts and (total := sum(part.samples for part in parts)) != record.samples:
             yield f"its {name} have {total} images, and the stream has {record.samples}"
-    if record.domains and set(record.domains) != set(stream.corruptions):
-        yield f"its domains are {', '.join(record.domains)}, and its configuration has {', '.join(stream.corruptions)}"
     if stream.data in DATASETS and DATASETS.get(stream.data).size and not (stream.image_list or stream.unknown_classes):
         source, (images, expected) = DATASETS.get(stream.data), data_size(stream, Sources(stream.model))
         if classes != expected:
             yield f"{stream.data} has {expected} classes, not {classes}"
-        images *= len(stream.visits)
+        images *= len(stream.corruptions) * len(order.severities(stream.severity)) * order.rounds
         if record.samples > images or (record.samples < images and not source.image_files):  # which may be broken
             yield f"{stream.title()} has {images} images, not {record.samples}"
 
@@ -249,4 +248,4 @@ def _table(entries: Sequence[Entry], folder: Path) -> dict[str, Any]:
 
 
 def _link(path: Path, folder: Path) -> str:
-    return quote(Path(os.path.relpath(path, folder)).as_posix())
+    return quote(os.fsencode(Path(os.path.relpath(path, folder)).as_posix()))  # names need not be valid text
