@@ -17,7 +17,6 @@ from tta_panda.methods import create_method, list_methods
 from tta_panda.methods.features import Encoded
 from tta_panda.panda import Centering, Evidence, Level, Panda, PandaDebiaser
 from tta_panda.panda.signature import signatures
-from tta_panda.panda.statistics import agreement
 
 SCALE = 20.0
 
@@ -192,44 +191,53 @@ def reference_signature(image: np.ndarray) -> np.ndarray:
     return np.array([fourth, fourth - size(both), second - first, colour - size(both)])
 
 
-def reference_levels(now, seen, settings: Level) -> np.ndarray:
+def reference_level(now, seen, settings: Level) -> np.ndarray:
     """The level (K,) of one image, from signatures, similarities and absences of the images seen."""
     s, similar, absent = (np.stack(each) for each in zip(*seen, strict=True))
     distances = np.sqrt((((s - now) / (s.std(axis=0) + 1e-6)) ** 2).sum(axis=1))
-    near = np.argsort(distances, kind="stable")[: settings.similar_images]
-    weights = np.clip(1 - distances[near] / (distances[near][-1] + 1e-9), 0, None)
-    total = weights @ (absent[near] * similar[near]) + 0.02 * weights.sum() * similar.mean()
-    level = total / (weights @ absent[near] + 0.02 * weights.sum())
+    farthest = np.sort(distances)[: settings.similar_images][-1]
+    weights = np.clip(1 - distances / (farthest + 1e-9), 0, None)
+    total = weights @ (absent * similar) + 0.02 * (weights @ similar.mean(axis=1))
+    level = total / (weights @ absent + 0.02 * weights.sum())
     return level - level.mean()
 
 
-def reference_bias(stream, settings: Level, betas: list[float]) -> list[np.ndarray]:
-    """What is added to logits, batch by batch, with the gate's betas."""
+class RunningMeans:
+    """The mean over the rows of all batches so far, where earlier rows count less."""
+
+    def __init__(self, half_life: float):
+        self.half_life, self.total, self.count = half_life, 0.0, 0.0
+
+    def update(self, rows: np.ndarray) -> np.ndarray:
+        kept = 0.5 ** (len(rows) / self.half_life)
+        self.total, self.count = kept * self.total + rows.sum(0), kept * self.count + len(rows)
+        return self.total / self.count
+
+
+def reference_bias(stream, settings: Level, gates: list[tuple[float, float]]) -> list[np.ndarray]:
+    """What is added to logits, batch by batch, given beta and agreement of the gate."""
     seen: list[list[np.ndarray]] = []
-    offset = images = mean = up = down = 0.0
+    predicted, means, extremes = (RunningMeans(settings.recent_images / 2) for _ in range(3))
     found = []
-    for (plain, bias, pictures), beta in zip(stream, betas, strict=True):
-        keep, size = 0.5 ** (len(plain) / 200), len(plain)
-        absent = (1 - softmax(SCALE * (plain - beta * bias))) ** settings.exponent
-        signatures = [reference_signature(picture) for picture in pictures]
-        seen = [*seen, *map(list, zip(signatures, plain, absent, strict=True))][-max(settings.recent_images, size) :]
-        levels = np.stack([reference_levels(signature, seen, settings) for signature in signatures])
-        mean, weight = keep * mean + plain.sum(0), keep * images + size
-        deviations = plain - mean / weight
+    for (plain, bias, pictures), (beta, agreed) in zip(stream, gates, strict=True):
+        size = len(plain)
+        logits = SCALE * (plain - beta * bias)
+        frequencies = predicted.update(softmax(logits))
+        deviations = plain - means.update(plain)
         deviations = deviations - deviations.mean(1, keepdims=True)
-        up, down = keep * up + deviations.max(1).sum(), keep * down - deviations.min(1).sum()
-        gamma = np.clip((up / down - 0.95) / 0.1, 0, 1)
-        offset, images = keep * offset + size * bias[0], weight
-        if settings.gate is not None:
-            centred = torch.from_numpy(offset / images - (offset / images).mean())
-            gamma *= 0.75 + 0.25 * float(agreement(torch.from_numpy(levels.mean(axis=0)), centred, 7.0))
-        gamma = gamma if settings.gamma == "auto" else settings.gamma
-        if settings.gate is None:
-            again = (1 - softmax(SCALE * (plain - 0.5 * gamma * levels))) ** settings.exponent
-            for image, refined in zip(seen[-size:], again, strict=True):
-                image[2] = refined
-            levels = np.stack([reference_levels(signature, seen, settings) for signature in signatures])
-        found.append(-SCALE * gamma * levels)
+        up, down = extremes.update(np.stack([deviations.max(1), -deviations.min(1)], axis=1))
+        gamma = np.clip((up / down - 0.95) / 0.1, 0, 1) if settings.gamma == "auto" else settings.gamma
+        trust = 2 * (1 - np.clip((up / down - 1) / 0.3, 0, 1)) * min(1, 4 * (1 - agreed))
+        prior = trust * np.log(np.maximum(frequencies, 1e-4))
+        signatures = [reference_signature(picture) for picture in pictures]
+        absent = (1 - softmax(logits + prior)) ** settings.exponent
+        seen = [*seen, *map(list, zip(signatures, plain, absent, strict=True))][-settings.recent_images :]
+        levels = np.stack([reference_level(signature, seen, settings) for signature in signatures])
+        refined = (logits + SCALE * (plain - gamma * levels)) / 2 + prior
+        latest = seen[-size:]
+        for image, absent in zip(latest, ((1 - softmax(refined)) ** settings.exponent)[-len(latest) :], strict=True):
+            image[2] = absent
+        found.append(-SCALE * gamma * np.stack([reference_level(each, seen, settings) for each in signatures]))
     return found
 
 
@@ -245,15 +253,16 @@ def make_stream(classes: int = 8, sizes=(30, 30, 7, 1)) -> list[Batch]:
     return made
 
 
-def biases(level: Level, stream: list[Batch]) -> tuple[list[np.ndarray], list[float]]:
-    """What a level adds to logits, and the betas of its gate."""
-    debiaser, found, betas = level.start(8, 0), [], []
+def biases(level: Level, stream: list[Batch]) -> tuple[list[np.ndarray], list[tuple[float, float]]]:
+    """What a level adds to logits, and beta and agreement of its gate."""
+    debiaser, found, gates = level.start(8, 0), [], []
     for plain, bias, pictures in stream:
         similarities, offset = torch.from_numpy(plain), None if level.gate is None else torch.from_numpy(bias)
         batch = Evidence(similarities, similarities, offset, SCALE, 7.0, torch.from_numpy(pictures))
         found.append(debiaser.decide(batch).bias.numpy())
-        betas.append(float(debiaser.beta or 0.0))
-    return found, betas
+        gate = debiaser.gate
+        gates.append((float(gate.beta or 0.0), float(gate.auto.agreement)) if gate else (0.0, 0.0))
+    return found, gates
 
 
 @pytest.mark.parametrize(
@@ -270,8 +279,8 @@ def biases(level: Level, stream: list[Batch]) -> tuple[list[np.ndarray], list[fl
 )
 def test_levels_equal_their_formulas(level):
     stream = make_stream()
-    found, betas = biases(level, stream)
-    for ours, expected in zip(found, reference_bias(stream, level, betas), strict=True):
+    found, gates = biases(level, stream)
+    for ours, expected in zip(found, reference_bias(stream, level, gates), strict=True):
         np.testing.assert_allclose(ours, expected, atol=1e-4)
 
 
@@ -320,6 +329,22 @@ def test_a_level_does_not_depend_on_how_often_a_class_occurs():
     balanced, shifted = level_of([1 / 6] * 6), level_of([0.7, 0.1, 0.05, 0.05, 0.05, 0.05])
     np.testing.assert_allclose(balanced, pull - pull.mean(), atol=0.01)
     np.testing.assert_allclose(shifted, balanced, atol=0.01)
+
+
+def test_misclassified_images_of_a_single_class_hardly_count_against_it(monkeypatch):
+    """Without class frequencies, the level of the only class is that of its misclassified images."""
+    rng = np.random.default_rng(0)
+    plain = 0.1 * np.eye(6)[np.zeros(300, int)] + 0.08 * rng.normal(size=(300, 6))
+    stream = [Batch(plain, plain[:1], rng.uniform(size=(300, 3, 4, 4)))]
+
+    def accuracy() -> float:
+        [bias], _ = biases(Level(gamma=1.0), stream)
+        return ((SCALE * plain + bias).argmax(axis=1) == 0).mean()
+
+    found = accuracy()
+    monkeypatch.setattr("tta_panda.panda.level.FREQUENCY", 0.0)
+    assert found > accuracy() + 0.15
+    assert found > (plain.argmax(axis=1) == 0).mean() - 0.05
 
 
 @pytest.mark.parametrize("level", [Level(), Level(gate=Panda())], ids=str)

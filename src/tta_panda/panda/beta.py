@@ -51,6 +51,8 @@ class AutoBeta(Stateful):
     def __init__(self) -> None:
         super().__init__()
         self.beta: Tensor | None = self.add_state("beta", None)  # (), the last choice; None before the first
+        # Of images and negatives, beyond chance, ()
+        self.agreement = self.add_state("agreement", torch.zeros((), dtype=torch.float64, device="cpu"))
         self.level = self.add_state("level", AbsentLevel(1.0, HALF_LIFE))
         self.offset = self.add_state("offset", RunningMean(HALF_LIFE))
         self.diversity = self.add_state("diversity", ClassDiversity(HALF_LIFE))
@@ -66,6 +68,7 @@ class AutoBeta(Stateful):
         level = self.level.update(plain, probabilities)
         offset = centred(self.offset.update(batch_mean(bias), len(plain)))
         agreed, beta = agreement(level, offset, evidence.directions), slope(level, offset)
+        self.agreement = agreed
         weight = information_weight(len(level))
         if weight >= MIN_WEIGHT:
             informative = self.information.update((scale * plain).float(), (scale * bias).float())

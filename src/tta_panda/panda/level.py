@@ -5,38 +5,31 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
 
-from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError
 from tta_panda.options import Count
-from tta_panda.panda.beta import HALF_LIFE
 from tta_panda.panda.debias import Beta, Correction, Debias, Debiaser, Evidence, Strength
 from tta_panda.panda.negatives import SamplerName
 from tta_panda.panda.offset import Panda, PandaDebiaser
 from tta_panda.panda.signature import signatures
-from tta_panda.panda.statistics import (
-    PRIOR,
-    ClassDiversity,
-    RunningMean,
-    agreement,
-    batch_mean,
-    centred,
-    correlation,
-    largest,
-)
+from tta_panda.panda.statistics import PRIOR, ClassDiversity, RunningMean, batch_mean, largest
 from tta_panda.transfers import to_device
 
 REFINEMENT = 0.5
-"""Share of a first correction with which images are predicted again, to decide which classes they do not show."""
+"""Weight of corrected logits when images are predicted again, to decide which classes they do not show."""
 
-GATE = 0.25
-"""Share of the level that is withheld if the gate's negatives do not share the bias at all."""
+FREQUENCY = 2.0
+"""Weight of the logarithm of class frequencies in these predictions, if the stream seems to have a single class."""
 
-_FLOATS_AT_ONCE = 1 << 20
+VARIED = (1.0, 1.3)
+"""Ratios of upward to downward deviations between which this weight decreases to 0; see `ClassDiversity`."""
+
+DOUBT = 4.0
+"""How quickly this weight rises where a gate's negatives do not share the bias."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,17 +38,16 @@ class Level(Debias):
 
     A level is the mean similarity of a class to images of other classes. Each image has its own, over the latest images
     with the most similar `signatures`, so a stream may mix corruptions, or change from one to another. It needs no
-    extra pass and works at any batch size. Negatives, if there are any, are not subtracted: Panda's predictions
-    decide which classes are absent, and a level that negatives do not share is reduced.
+    extra pass and works at any batch size. Negatives, if there are any, are not subtracted: Panda's predictions are a
+    first guess of which classes an image does not show.
 
-    Limitation: misclassified images count against their own class, so accuracy can fall if a stream consists of a
-    single class or a few classes dominate it. A stream of one class without a bias and a stream of another class with
-    one can have the same embeddings, so no method that sees only these can prevent this.
+    Misclassified images count against their own class, which matters if a stream has one class or a few. So the less
+    images differ, the more classes that are often predicted are taken to be present. Limitation: images of one class
+    and images of all classes that are pulled to this class can have the same embeddings, so accuracy can still fall.
 
     Args:
-        gamma: strength. `"auto"` is 1 for streams of several classes, and decreases to 0 for a single class; with a
-            gate, it is reduced by up to a quarter if level and negatives do not agree over the classes.
-        gate: the `Panda` whose negatives are compared with the level; None for no gate.
+        gamma: strength. `"auto"` is 1 for streams of several classes, and decreases to 0 if images hardly differ.
+        gate: the `Panda` whose predictions are the first guess; None to start from the plain ones.
         exponent: how certain the absence of a class must be for an image to count.
         similar_images: number of images that determine the level of an image; the weight of each decreases with its
             distance in signature. With at least `recent_images`, all images have nearly the same level.
@@ -87,13 +79,15 @@ class LevelDebiaser(Debiaser):
         super().__init__()
         self.settings: Level = settings
         self.gamma: float | Tensor | None = self.add_state("gamma", None)
+        self.images_seen = self.add_state("images_seen", 0)
         # Of the latest N images: signatures (N, 4), similarities (N, K), and how certainly each class is absent (N, K).
         self.signatures: Tensor | None = self.add_state("signatures", None)
         self.similarities: Tensor | None = self.add_state("similarities", None)
         self.absence: Tensor | None = self.add_state("absence", None)
         self.level: Tensor | None = self.add_state("level", None)  # (K,), the mean over the last batch
-        self.diversity = self.add_state("diversity", ClassDiversity(HALF_LIFE))
-        self.offset = self.add_state("offset", RunningMean(HALF_LIFE))
+        half_life = settings.recent_images / 2
+        self.diversity = self.add_state("diversity", ClassDiversity(half_life))
+        self.frequencies = self.add_state("frequencies", RunningMean(half_life))  # (K,), as predicted
         gate = None if settings.gate is None else settings.gate.start(patch_size, seed)
         self.gate = self.add_state("gate", gate)
 
@@ -121,86 +115,74 @@ class LevelDebiaser(Debiaser):
         if evidence.images is None:
             raise InvalidInputError("This batch was encoded without its images, which a level needs.")
         scale, similarities = evidence.scale, evidence.similarities
-        logits = scale * similarities
+        logits, doubt = scale * similarities, torch.ones((), device=similarities.device)
         if self.gate is not None:
             assert evidence.offset_similarities is not None
             beta = self.gate.decide(evidence).beta
             logits = logits if beta is None else logits - scale * beta * evidence.offset_similarities
+            doubt = (DOUBT * (1 - self.gate.auto.agreement)).clamp(max=1)
+        diversity = self.diversity.update(similarities)
+        self.gamma = diversity if self.settings.gamma == "auto" else self.settings.gamma
+        frequencies = self.frequencies.update(batch_mean(logits.softmax(dim=1)), len(logits))
+        trust = FREQUENCY * (1 - self.diversity.between(*VARIED)) * doubt
+        prior = (trust * frequencies.clamp_min(1e-4).log()).to(logits.dtype)
+
         signature = to_device(signatures(evidence.images).to(similarities.dtype), similarities.device)
-        absence = self._absence(logits)
-        self.signatures = self._append(self.signatures, signature)
-        self.similarities = self._append(self.similarities, similarities)
-        self.absence = self._append(self.absence, absence)
-        neighbours = nearest(signature, self.signatures, self.settings.similar_images)
-        levels = self._levels(neighbours)
+        self.images_seen += len(signature)
+        self.signatures = self._store(self.signatures, signature)
+        self.similarities = self._store(self.similarities, similarities)
+        self.absence = self._store(self.absence, self._absence(logits + prior))
+        weights = nearness(signature, self.signatures[: self.images_seen], self.settings.similar_images)
+        levels = self._levels(weights)
+        # Predict again: images that the bias pulls to a class do not show it.
+        refined = torch.lerp(logits, scale * (similarities - self.gamma * levels), REFINEMENT)
+        self.absence = self._store(self.absence, self._absence(refined + prior))
+        levels = self._levels(weights)
         self.level = levels.mean(dim=0)
-        self.gamma = self._strength(evidence)
-        if self.gate is None:  # predict again, as images that the bias pulls to a class do not show it
-            self.absence[-len(absence) :] = self._absence(scale * (similarities - REFINEMENT * self.gamma * levels))
-            levels = self._levels(neighbours)
         return Correction(bias=-self.gamma * scale * levels)
 
     def _absence(self, logits: Tensor) -> Tensor:
         """Return the weight (B, K) of each image for the level of each class: how certain it is of another class."""
         return (1 - logits.softmax(dim=1)) ** self.settings.exponent
 
-    def _append(self, earlier: Tensor | None, latest: Tensor) -> Tensor:
-        if earlier is None:
-            return latest
-        return torch.cat([earlier, latest])[-max(self.settings.recent_images, len(latest)) :]
+    def _store(self, stored: Tensor | None, latest: Tensor) -> Tensor:
+        """Replace the oldest rows by the last ones of (B, ...), which belong to the images seen last."""
+        size = self.settings.recent_images
+        if stored is None:
+            stored = latest.new_zeros(size, latest.shape[1])
+        places = torch.arange(self.images_seen - len(latest), self.images_seen, device=latest.device) % size
+        stored[places[-size:]] = latest[-size:]
+        return stored
 
-    def _levels(self, neighbours: Neighbours) -> Tensor:
-        """Return the centred level of each class (B, K) over the neighbours of each image."""
+    def _levels(self, weights: Tensor) -> Tensor:
+        """Return the centred level of each class (B, K), given the weight (B, N) of each stored image."""
         assert self.similarities is not None and self.absence is not None
-        similarities, absence, classes = self.similarities, self.absence, self.similarities.shape[1]
-        prior = PRIOR * similarities.mean()
-
-        def levels(chunk: slice) -> Tensor:
-            indices, near = neighbours.indices[chunk], neighbours.weights[chunk, :, None]  # (b, n), (b, n, 1)
-            weights = near * absence[indices]  # (b, n, K)
-            total = (weights * similarities[indices]).sum(dim=1) + prior * near.sum(dim=1)
-            return total / (weights.sum(dim=1) + PRIOR * near.sum(dim=1))
-
-        at_once = max(1, _FLOATS_AT_ONCE // (neighbours.indices.shape[1] * classes))
-        found = in_chunks(levels, len(neighbours.indices), at_once)
-        return found - found.mean(dim=1, keepdim=True)
-
-    def _strength(self, evidence: Evidence) -> float | Tensor:
-        if self.settings.gamma != "auto":
-            return self.settings.gamma
-        gamma = self.diversity.update(evidence.similarities)
-        if evidence.offset_similarities is not None and self.gate is not None:
-            assert self.level is not None
-            offset = self.offset.update(batch_mean(evidence.offset_similarities), len(evidence.similarities))
-            gamma = gamma * (1 - GATE * (1 - agreement(self.level.double(), centred(offset), evidence.directions)))
-        return gamma
+        similarities, absence = self.similarities[: weights.shape[1]], self.absence[: weights.shape[1]]
+        if weights.device.type == "cpu":  # a single image uses few; a GPU would wait for their indices
+            used = weights.any(dim=0).nonzero()[:, 0]
+            weights, similarities, absence = weights[:, used], similarities[used], absence[used]
+        prior = PRIOR * (weights @ similarities.mean(dim=1, keepdim=True))
+        total = weights @ (absence * similarities) + prior
+        levels = total / (weights @ absence + PRIOR * weights.sum(dim=1, keepdim=True))
+        return levels - levels.mean(dim=1, keepdim=True)
 
     def explain(self, class_names: Sequence[str], class_embeddings: Tensor) -> str:
         if self.gamma is None or self.level is None:
             return "No batch has been seen."
-        level = self.level.double()
-        favoured = f"Independent of the image, the model favours {largest(level, class_names)}."
+        resembled = "" if self.gate is None else self.gate.resembled(class_names, class_embeddings)
+        favoured = f"Independent of the image, the model favours {largest(self.level.double(), class_names)}."
         if self.gamma < 0.005 and self.settings.gamma == "auto":
-            return f"{favoured} Nothing was subtracted: the images look like a single class."
-        text = f"{favoured} γ = {self.gamma:.2f} of this was subtracted from the logits of the last batch."
-        if self.gate is None or self.settings.gamma != "auto":
-            return text
-        resembled = self.gate.resembled(class_names, class_embeddings)
-        shared = correlation(level, centred(self.offset.value))
-        return f"{resembled}{text} Negatives show the same bias with r = {shared:.2f}."
+            return f"{resembled}{favoured} Nothing was subtracted: the images look like a single class."
+        return f"{resembled}{favoured} γ = {self.gamma:.2f} of this was subtracted from the logits of the last batch."
 
 
-class Neighbours(NamedTuple):
-    """The most similar of the latest images, for each image of a batch."""
+def nearness(signature: Tensor, known: Tensor, count: int) -> Tensor:
+    """Return weights (B, N) of images with known signatures (N, S), for images with signatures (B, S).
 
-    indices: Tensor  # (B, n)
-    weights: Tensor  # (B, n), from 1 for the same signature to 0 for the most distant neighbour
-
-
-def nearest(signature: Tensor, known: Tensor, count: int) -> Neighbours:
-    """Find the `count` nearest of the known signatures (N, S) for each of a batch (B, S), in units of their spread."""
+    They are 1 for the same signature, and decrease with the distance to 0 for the most distant of the `count` nearest.
+    """
     spread = known.std(dim=0, correction=0) + 1e-6
     # Not by matrix multiplication, which is inexact for small distances.
     distances = torch.cdist(signature / spread, known / spread, compute_mode="donot_use_mm_for_euclid_dist")
-    near, indices = distances.topk(min(count, len(known)), largest=False)
-    return Neighbours(indices, (1 - near / (near[:, -1:] + 1e-9)).clamp_min(0))
+    farthest = distances.kthvalue(min(count, len(known)), dim=1, keepdim=True).values
+    return (1 - distances / (farthest + 1e-9)).clamp_min(0)

@@ -99,8 +99,11 @@ class ClassDiversity(Stateful):
     @property
     def value(self) -> Tensor:
         """The diversity () of the stream so far."""
+        return self.between(*NOISE)
+
+    def between(self, low: float, high: float) -> Tensor:
+        """Return where the ratio of upward to downward deviations lies between two values, from 0 to 1."""
         upward, downward = self.extremes.value
-        low, high = NOISE
         ratio: Tensor = (upward / downward).where(downward > 0, 0.0)
         return ratio.sub(low).div(high - low).clamp(0, 1)
 

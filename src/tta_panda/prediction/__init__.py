@@ -1,4 +1,4 @@
 """Predictions for pictures without labels: files, folders and streams."""
 
-DEFAULT_METHOD = "clip+panda+level"
+DEFAULT_METHOD = "clip+level"
 """For pictures about which nothing is known."""
