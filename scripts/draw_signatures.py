@@ -25,7 +25,9 @@ def draw_points(axes: Axes, points: Tensor, groups: NDArray[np.int64], names: Se
     """Scatter points (N, 2) of groups (N,)."""
     for group, name in enumerate(names):
         own = points[torch.from_numpy(groups == group)]
-        axes.scatter(own[:, 0], own[:, 1], s=7, color=colormaps["tab20"](group), linewidths=0, label=name.replace("_", " "))
+        axes.scatter(
+            own[:, 0], own[:, 1], s=7, color=colormaps["tab20"](group), linewidths=0, label=name.replace("_", " ")
+        )
     axes.set(title=title, xlabel="first principal direction")
     axes.legend(fontsize=7, markerscale=2, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
 
