@@ -40,7 +40,7 @@ MAY_IMPORT = {
     },
 }
 COMMON = {"chunks", "errors", "escapes", "files", "images", "options", "pickles", "progress", "registry"}
-COMMON |= {"state", "executors", "ray_executor"}
+COMMON |= {"state", "transfers", "executors", "ray_executor"}
 
 
 def imported_parts(path: Path) -> set[str]:

@@ -36,7 +36,7 @@ def make_stream(classes: int, sizes=(40, 40, 9, 1), noise: float = 0.5, seed: in
 def choices(stream: Stream, auto: AutoBeta | None = None) -> list[float]:
     auto = auto or AutoBeta()
     batches = [tuple(map(torch.from_numpy, batch)) for batch in stream]
-    return [auto.choose(Evidence(plain, plain, bias, SCALE, 9.0)) for plain, bias in batches]
+    return [float(auto.choose(Evidence(plain, plain, bias, SCALE, 9.0))) for plain, bias in batches]
 
 
 def weights_of_age(stream: Stream, upto: int, half_life: float = 200.0) -> list[float]:

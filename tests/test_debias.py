@@ -260,7 +260,8 @@ def biases(level: Level, stream: list[Batch]) -> tuple[list[np.ndarray], list[tu
         similarities, offset = torch.from_numpy(plain), None if level.gate is None else torch.from_numpy(bias)
         batch = Evidence(similarities, similarities, offset, SCALE, 7.0, torch.from_numpy(pictures))
         found.append(debiaser.decide(batch).bias.numpy())
-        gates.append((debiaser.gate.beta or 0.0, debiaser.gate.auto.agreement) if debiaser.gate else (0.0, 0.0))
+        gate = debiaser.gate
+        gates.append((float(gate.beta or 0.0), float(gate.auto.agreement)) if gate else (0.0, 0.0))
     return found, gates
 
 

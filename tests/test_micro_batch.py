@@ -26,10 +26,10 @@ def adapted(name: str, classifier, images: Tensor, **options) -> tuple[Tensor, d
     gradients, sizes = {}, set()
     backward = method.backward
 
-    def remember(loss: Tensor) -> bool:
-        is_finite = backward(loss)
+    def remember(*given: Tensor) -> float | None:
+        loss = backward(*given)
         gradients.update({key: parameter.grad.clone() for key, parameter in method.adapted.items()})
-        return is_finite
+        return loss
 
     method.backward = remember
     method.model.image_encoder.register_forward_pre_hook(lambda _, inputs: sizes.add(len(inputs[0])))

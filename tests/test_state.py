@@ -63,8 +63,10 @@ def test_states_may_be_changed_whatever_mode_they_were_declared_in(mode):
     assert not parent.child.total.is_inference()
 
 
-def test_tensors_are_loaded_to_the_state_device():
+def test_tensors_are_loaded_to_the_device_of_their_default_or_else_to_the_state_device():
     parent = Parent()
+    parent.see()
     parent.state_device = torch.device("meta")
     parent.load_state_dict(parent.state_dict())
-    assert parent.cache["values"].device.type == "meta" and parent.child.total.device.type == "cpu"
+    assert parent.mean.device.type == "meta"
+    assert parent.cache["values"].device.type == parent.child.total.device.type == "cpu"

@@ -20,7 +20,7 @@ from torchvision.transforms.functional import hflip, pil_to_tensor, resize, resi
 from tta_panda.errors import InvalidInputError, UnknownNameError
 from tta_panda.views import AUGMENTATIONS, OPERATIONS, ViewPlan, apply_view_plan, sample_view_plan
 from tta_panda.views.apply import crop_views
-from tta_panda.views.operations import INDIVIDUAL, SHARED
+from tta_panda.views.operations import MOVING, POINTWISE, affine_map, transform
 from tta_panda.views.plan import NO_OPERATION
 
 seeds = st.integers(0, 2**31)
@@ -63,9 +63,7 @@ def grid(images: Tensor) -> Tensor:
 
 def operate(name: str, images: Tensor, strengths: list[float]) -> Tensor:
     """Each image with its own strength."""
-    if name in INDIVIDUAL:
-        return INDIVIDUAL[name](images, torch.tensor(strengths, dtype=torch.float64))
-    return torch.cat([SHARED[name](images[i : i + 1], int(strength)) for i, strength in enumerate(strengths)])
+    return (POINTWISE | MOVING)[name](images, torch.tensor(strengths, dtype=torch.float64))
 
 
 def pillow_all(name: str, images: Tensor, strengths: list[float]) -> Tensor:
@@ -94,7 +92,7 @@ BLENDED = {
 
 
 def test_every_operation_is_compared():
-    assert set(OPERATIONS) == set(EXACT) | set(BLENDED) == set(INDIVIDUAL) | set(SHARED)
+    assert set(OPERATIONS) == set(EXACT) | set(BLENDED) == set(POINTWISE) | set(MOVING)
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -113,6 +111,17 @@ def test_blended_pixels_are_cut_off_as_pillow_does(name, images):
     assert apart.max() <= 1
     assert (apart > 0).float().mean() < 2e-4  # float32 here, double there
     assert torch.equal(pixels, untouched)
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_all_moves_are_one_affine_map(name, images):
+    """As other devices than a CPU use it."""
+    pixels, strengths = grid(images), (EXACT | BLENDED)[name]
+    maps = torch.tensor([affine_map(name, strength, *pixels.shape[2:]) for strength in strengths], dtype=torch.float64)
+    expected = pillow_all(name, pixels, strengths)
+    apart = (transform(pixels, maps).int() - expected.int()).abs()
+    assert apart.max() <= 1 and (apart > 0).float().mean() < 2e-5  # double precision here, too
+    assert name not in EXACT or not apart.any()
 
 
 @pytest.mark.parametrize("value", [0, 1, 77, 255])
@@ -141,7 +150,7 @@ def test_crops_equal_torchvision(images, sides):
             crop_by_torchvision(image, box.tolist(), bool(flip), plan.sides)
             for box, flip in zip(boxes, flips, strict=True)
         ]
-        assert torch.equal(crop_views(image, boxes, flips, plan.sides), torch.stack(expected))
+        assert torch.equal(crop_views(image[None], boxes[None], flips[None], plan.sides), torch.stack(expected))
 
 
 @given(sides, sides, sides, sides, seeds, st.data())
@@ -154,7 +163,7 @@ def test_any_crop_equals_torchvision(height, width, new_height, new_width, seed,
         h, w = data.draw(st.integers(1, height)), data.draw(st.integers(1, width))
         boxes.append([data.draw(st.integers(0, height - h)), data.draw(st.integers(0, width - w)), h, w])
     flip = data.draw(st.booleans())
-    crops = crop_views(image, torch.tensor(boxes), torch.tensor([flip, flip]), (new_height, new_width))
+    crops = crop_views(image[None], torch.tensor([boxes]), torch.tensor([[flip, flip]]), (new_height, new_width))
     for crop, box in zip(crops, boxes, strict=True):
         assert torch.equal(crop, crop_by_torchvision(image, box, flip, (new_height, new_width)))
 

@@ -19,7 +19,7 @@ class Stateful:
     """An object whose state is declared with `add_state`, usually in its constructor."""
 
     state_device = torch.device("cpu")
-    """Device that tensors of a loaded state are moved to."""
+    """Device that tensors of a loaded state are moved to, unless their default is a tensor: then to its device."""
 
     def __init__(self) -> None:
         self._defaults: dict[str, Any] = {}
@@ -65,7 +65,7 @@ class Stateful:
             elif isinstance(current, torch.Generator):
                 current.set_state(state[name].cpu())
             else:
-                setattr(self, name, _copy(state[name], self.state_device))
+                setattr(self, name, _loaded(state[name], self._defaults[name], self.state_device))
 
     def check_state_dict(self, state: Any) -> None:
         """Raise `InvalidInputError` unless this has the structure that `state_dict` returns."""
@@ -102,6 +102,12 @@ def _fits(value: Any, default: Any, grows: bool = False) -> bool:
         return False
     kinds = (int, float, Tensor, type(None)) if default is None else (type(default), int)
     return isinstance(value, kinds)
+
+
+def _loaded(value: Any, default: Any, device: torch.device) -> Any:
+    if isinstance(default, dict):
+        return {name: _loaded(value[name], default[name], device) for name in default}
+    return _copy(value, default.device if isinstance(default, Tensor) else device)
 
 
 def _saved(value: Any) -> Any:

@@ -178,7 +178,8 @@ class Method(HasOptions, Stateful, ABC):
         None before the first choice, and for methods without beta. Set it to a number, or to `"auto"`, which starts
         choosing from scratch. A reset does not undo this.
         """
-        return None if self.features.debiaser is None else self.features.debiaser.beta
+        beta = None if self.features.debiaser is None else self.features.debiaser.beta
+        return None if beta is None else float(beta)
 
     @beta.setter
     def beta(self, beta: Beta) -> None:
@@ -194,7 +195,8 @@ class Method(HasOptions, Stateful, ABC):
     @property
     def gamma(self) -> float | None:
         """How much of the level was subtracted last; None without a level."""
-        return None if self.features.debiaser is None else self.features.debiaser.gamma
+        gamma = None if self.features.debiaser is None else self.features.debiaser.gamma
+        return None if gamma is None else float(gamma)
 
     @property
     def p_values(self) -> Tensor | None:

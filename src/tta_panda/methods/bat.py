@@ -51,13 +51,14 @@ class BAT(TrainedMethod):
         """Return the agreement of class means of raw features with the texts, plus the distances between the means."""
         raw = encoded.raw
         assert raw is not None
-        present, member = predicted.unique(return_inverse=True)  # (C,), (B,)
-        belongs = F.one_hot(member, len(present)).to(raw.dtype)  # (B, C)
-        means = belongs.T @ raw / belongs.sum(dim=0)[:, None]  # (C, D)
-        alignment = (means * text[present]).sum(dim=1).mean()
+        belongs = F.one_hot(predicted, len(text)).to(raw.dtype)  # (B, K)
+        counts = belongs.sum(dim=0)
+        present = (counts > 0).to(raw.dtype)  # (K,)
+        means = belongs.T @ raw / counts.clamp_min(1)[:, None]  # (K, D), zero for other classes
+        alignment = (means * text).sum() / present.sum()
         unit = F.normalize(means, dim=1)
-        separation = (1 - unit @ unit.T).triu(diagonal=1).sum() * 2  # over ordered pairs
-        return alignment + separation
+        distances = torch.outer(present, present) - unit @ unit.T
+        return alignment + distances.triu(diagonal=1).sum() * 2  # over ordered pairs
 
     @classmethod
     def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:

@@ -11,6 +11,7 @@ from tta_panda.methods.image_cache import CacheUpdate, make_entries, update_cach
 from tta_panda.methods.tda import TDA
 from tta_panda.methods.views import ConfidentViewMethod
 from tta_panda.options import NonNegative, NonNegativeInt
+from tta_panda.transfers import to_device
 from tta_panda.views import Augmentation
 
 
@@ -38,10 +39,12 @@ class BoostAdapter(TDA, ConfidentViewMethod):
         assert encoded.views is not None
         logits = self.view_logits(encoded)  # (B, V, K)
         features, logits = (self.confident(each, logits) for each in (F.normalize(encoded.views, dim=-1), logits))
+        entries = make_entries(features, logits)
         votes = []
         for image, key in enumerate(keys):
-            views = make_entries(features[image], logits[image])
+            views = {name: rows[image] for name, rows in entries.items()}
             cache = update_cache(positive.apply(until=image), views, self.slots + self.boost_slots).apply()
             weights = (self.sharpness * (cache["features"] @ key - 1)).exp()
-            votes.append(weights.new_zeros(logits.shape[-1]).index_add_(0, cache["labels"], weights))
+            classes = to_device(cache["labels"], weights.device)
+            votes.append(weights.new_zeros(logits.shape[-1]).index_add_(0, classes, weights))
         return torch.stack(votes)

@@ -14,6 +14,7 @@ from tta_panda.methods.trained import TrainedMethod
 from tta_panda.models.base import VisionLanguageModel
 from tta_panda.models.prompts import CLIPARTT
 from tta_panda.options import Count
+from tta_panda.transfers import to_device, to_host
 
 Captions = dict[tuple[int, ...], Tensor]
 """Unit text features (D,) by the classes that a caption names."""
@@ -46,7 +47,7 @@ class CLIPArTT(TrainedMethod):
         captions: Captions = {}
         for _ in range(self.steps):
             encoded = self.encode(batch)
-            classes = self.classify(encoded).detach().topk(self.named, dim=1).indices  # (B, c)
+            classes = to_host(self.classify(encoded).detach().topk(self.named, dim=1).indices)[0]  # (B, c)
             if (classes == classes[0]).all():  # the gradient is zero, and Adam would magnify its rounding errors
                 break
             self.step(self._loss(encoded, classes, captions))
@@ -56,7 +57,8 @@ class CLIPArTT(TrainedMethod):
     def _loss(self, encoded: Encoded, classes: Tensor, captions: Captions) -> Tensor:
         texts = self._describe(classes, captions)  # (B, D)
         # The correction of a caption's logit is the mean of those of its classes.
-        bias = None if encoded.bias is None else encoded.bias[:, classes].mean(dim=-1)  # (B, B)
+        own = to_device(classes, encoded.features.device)
+        bias = None if encoded.bias is None else encoded.bias[:, own].mean(dim=-1)  # (B, B)
         matches = self.classify(encoded._replace(bias=bias), texts)
         return matching_loss(matches, encoded.features, texts, transpose=self.follows_reference)
 

@@ -13,6 +13,7 @@ from tta_panda.methods.image_cache import Entries, update_cache
 from tta_panda.methods.losses import entropy, marginal_entropy
 from tta_panda.methods.trained import TrainedMethod
 from tta_panda.options import Count, NonNegative
+from tta_panda.transfers import select
 
 
 class CLIPTTA(TrainedMethod):
@@ -71,20 +72,19 @@ class CLIPTTA(TrainedMethod):
 
     def _remember(self, batch: Batch, encoded: Encoded, logits: Tensor) -> None:
         """Enter the images of a batch, which replace less confident ones of their class."""
-        entries = self.to_memory(batch, encoded, logits)
         # The authors' code computes probabilities from cosines without a scale.
         scaled = logits / self.classifier.logit_scale if self.follows_reference else logits
-        entries["entropies"] = -scaled.log_softmax(dim=-1).amax(dim=-1)
+        entries = self.to_memory(batch, encoded, logits, -scaled.log_softmax(dim=-1).amax(dim=-1))
         self.memory = update_cache(self.memory, entries, self.slots).apply()
 
     def _sample(self) -> Entries:
         """Draw images of each class from the memory."""
         labels = self.memory["labels"]
-        order = torch.randperm(len(labels), generator=self.generator).to(labels.device)
+        order = torch.randperm(len(labels), generator=self.generator)
         by_class = labels[order].sort(stable=True)
-        rank = torch.arange(len(labels), device=labels.device) - torch.searchsorted(by_class.values, by_class.values)
+        rank = torch.arange(len(labels)) - torch.searchsorted(by_class.values, by_class.values)
         rows = order[by_class.indices[rank < self._per_class(self.sample_size, len(self.classifier.class_names))]]
-        return {name: entries[rows] for name, entries in self.memory.items()}
+        return {name: select(entries, rows) for name, entries in self.memory.items()}
 
     @staticmethod
     def _per_class(sample_size: int, classes: int) -> int:

@@ -17,6 +17,7 @@ from tta_panda.methods.trained import TrainedMethod
 from tta_panda.options import NonNegative
 from tta_panda.panda import Panda
 from tta_panda.panda.negatives import PatchGrid, apply_plan, sample_within_image
+from tta_panda.transfers import to_device
 
 Destruction = Literal["patches", "occlusion", "pixels", "none"]
 
@@ -84,9 +85,8 @@ class DeYO(TrainedMethod):
             difference = (logits.softmax(dim=-1) - destroyed).gather(1, label)[:, 0]
             weights = weights + self.plpd_weight * difference.exp()
             kept = difference > self.plpd_threshold
-        if kept.any():
-            weights = weights if self.follows_reference else weights.detach()  # the authors' code does not detach
-            self.step((weights * entropies)[kept].mean())
+        weights = weights if self.follows_reference else weights.detach()  # the authors' code does not detach
+        self.step((weights * entropies).where(kept, 0.0).sum() / kept.sum().clamp_min(1), kept)
 
     @torch.no_grad()
     def _without_shape(self, batch: Batch, encoded: Encoded, confident: Tensor) -> Tensor | None:
@@ -136,8 +136,8 @@ def _occlude_centre(images: Tensor, grid: int, generator: torch.Generator) -> Te
 
 
 def _permute_pixels(images: Tensor, grid: int, generator: torch.Generator) -> Tensor:
-    order = torch.randperm(images.shape[-2] * images.shape[-1], generator=generator).to(images.device)
-    return images.flatten(2)[:, :, order].view_as(images)
+    order = torch.randperm(images.shape[-2] * images.shape[-1], generator=generator)
+    return images.flatten(2)[:, :, to_device(order, images.device)].view_as(images)
 
 
 _DESTRUCTIONS = {"patches": _permute_patches, "occlusion": _occlude_centre, "pixels": _permute_pixels}

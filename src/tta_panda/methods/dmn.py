@@ -65,5 +65,9 @@ class DMN(FrozenMethod):
         directions = F.normalize(self.classifier.class_embeddings, dim=-1)
         if self.follows_reference:
             return empty_cache(directions)
-        labels = torch.arange(len(directions), device=directions.device)
-        return {"features": directions, "labels": labels, "entropies": directions.new_full(labels.shape, -math.inf)}
+        labels = torch.arange(len(directions), device="cpu")
+        return {
+            "features": directions,
+            "labels": labels,
+            "entropies": torch.full_like(labels, -math.inf, dtype=directions.dtype),
+        }

@@ -13,6 +13,7 @@ from tta_panda.methods.image_cache import Entries, empty_cache, update_cache
 from tta_panda.methods.losses import entropy, marginal_entropy
 from tta_panda.methods.views import ConfidentViewMethod
 from tta_panda.options import Count, NonNegative
+from tta_panda.transfers import to_device, to_host
 
 TEMPERATURE = 0.01
 """Softmax temperature at which prototypes of images are matched with those of texts."""
@@ -50,7 +51,7 @@ class DPE(ConfidentViewMethod):
         texts = self.classifier.class_embeddings
         self.texts: Tensor
         self.add_state("texts", F.normalize(texts, dim=-1))  # (K, D)
-        self.moves = self.add_state("moves", 0)
+        self.moves = self.add_state("moves", texts.new_zeros(()))  # of the texts so far
         self.cache: Entries
         self.add_state("cache", empty_cache(texts))
 
@@ -76,10 +77,11 @@ class DPE(ConfidentViewMethod):
         logits = by_text(all_views, F.normalize(self.texts, dim=-1))  # (1, V, K)
         views, logits = (self.confident(each, logits)[0] for each in (all_views, logits))
         mean = views.mean(dim=0, keepdim=True)
-        label, certainty = logits.mean(dim=0).argmax()[None], marginal_entropy(logits)[None]
+        label, certainty = to_host(logits.mean(dim=0).argmax()[None], marginal_entropy(logits)[None])
         seen = {"features": mean, "labels": label, "entropies": certainty}
         self.cache = update_cache(self.cache, seen, self.slots).apply()
-        classes, index, counts = self.cache["labels"].unique(return_inverse=True, return_counts=True)
+        cached = self.cache["labels"].unique(return_inverse=True, return_counts=True)
+        classes, index, counts = (to_device(each, mean.device) for each in cached)
         images = torch.zeros_like(self.texts[classes]).index_add_(0, index, self.cache["features"]) / counts[:, None]
 
         with torch.enable_grad():
@@ -94,7 +96,7 @@ class DPE(ConfidentViewMethod):
         steps = (self.lr * gradient / (gradient.abs() + EPSILON) for gradient in gradients)
         texts, images = (F.normalize(each.detach() - step, dim=-1) for each, step in zip(start, steps, strict=True))
         answer = by_both(all_views[:, 0], texts, images)
-        if entropy(answer) < self.max_entropy * math.log2(answer.shape[1]):
-            self.moves += 1
-            self.texts = (self.moves * self.texts + texts) / (self.moves + 1)
+        is_certain = entropy(answer)[0] < self.max_entropy * math.log2(answer.shape[1])
+        self.moves = self.moves + is_certain
+        self.texts = ((self.moves * self.texts + texts) / (self.moves + 1)).where(is_certain, self.texts)
         return answer

@@ -69,15 +69,15 @@ class EATA(ETA):
             # The publication squares the gradients of single images.
             for some in images.split(IMAGES_PER_GRADIENT if self.follows_reference else 1):
                 logits = self.classifier.logits(self.embed(some).features)
-                if self.backward(F.cross_entropy(logits, logits.argmax(dim=1))):
+                if self.backward(F.cross_entropy(logits, logits.argmax(dim=1))) is not None:
                     self.fisher_gradients += 1
                     squares = {name: gradient.square() for name, gradient in self.gradients().items()}
                     self.fisher = lerp(self.fisher, squares, 1 / self.fisher_gradients)
 
-    def step(self, loss: Tensor) -> None:
+    def step(self, loss: Tensor, used: Tensor | None = None) -> None:
         initial = self.weights.initial
         distances = [(self.fisher[name] * (p - initial[name]).square()).sum() for name, p in self.adapted.items()]
-        super().step(loss + self.fisher_weight * torch.stack(distances).sum())
+        super().step(loss + self.fisher_weight * torch.stack(distances).sum(), used)
 
     @classmethod
     def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:

@@ -9,6 +9,7 @@ from torch import Tensor
 from tta_panda.methods.base import FrozenMethod
 from tta_panda.methods.features import Encoded
 from tta_panda.options import Count, NonNegative
+from tta_panda.transfers import to_device, to_host
 
 SCALE = 1e4
 """From propagated scores to logits."""
@@ -43,16 +44,15 @@ class ECALP(FrozenMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.state_device = torch.device("cpu")
         texts = self.classifier.class_embeddings.cpu()
         self._importance = F.normalize(texts, dim=-1).var(dim=0)  # (D,)
         self.graph: dict[str, Tensor]  # rows are images
         empty = {
             "features": texts[:0],
-            "neighbours": torch.empty(0, self.image_neighbours, dtype=torch.long),
+            "neighbours": torch.empty(0, self.image_neighbours, dtype=torch.long, device="cpu"),
             "similarities": texts.new_empty(0, self.image_neighbours),  # zero for missing neighbours
             "texts": texts.new_empty(0, len(texts)),  # weights of the connections
-            "labels": torch.empty(0, dtype=torch.long),
+            "labels": torch.empty(0, dtype=torch.long, device="cpu"),
             "scores": texts.new_empty(0),
         }
         self.add_state("graph", empty)
@@ -61,11 +61,12 @@ class ECALP(FrozenMethod):
     def _adapt(self, encoded: Encoded) -> Tensor:
         logits = self.classify(encoded)  # (B, K)
         lengths = self.classifier.class_embeddings.norm(dim=-1) * encoded.features.norm(dim=-1, keepdim=True)
-        cosines = (logits / (self.classifier.logit_scale * lengths).clamp_min(1e-12)).cpu()
+        cosines = logits / (self.classifier.logit_scale * lengths).clamp_min(1e-12)
+        cosines, features = to_host(cosines, F.normalize(encoded.features, dim=-1))
         best = cosines.topk(min(self.text_neighbours, cosines.shape[1]), dim=1)
         texts = torch.zeros_like(cosines).scatter_(1, best.indices, best.values.clamp_min(0) ** self.sharpness)
-        features = F.normalize(encoded.features, dim=-1).cpu()
-        return torch.stack([self._add(*image) for image in zip(features, texts, strict=True)]).to(logits.device)
+        found = torch.stack([self._add(*image) for image in zip(features, texts, strict=True)])
+        return to_device(found, logits.device)
 
     def _add(self, feature: Tensor, texts: Tensor) -> Tensor:
         """Add an image with this feature (D,) and weights (K,) of texts to the graph, and return its logits (K,)."""

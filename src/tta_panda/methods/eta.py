@@ -48,15 +48,18 @@ class ETA(TrainedMethod):
         self.batches += 1
         logits = self.classify(self.encode(batch))
         entropies = entropy(logits)
-        kept = self._select(logits.detach(), entropies.detach())
+        predictions = logits.detach().softmax(dim=-1)
+        kept = self._select(predictions, entropies.detach())
         if kept.any():
-            weights = (self.max_entropy - entropies[kept].detach()).exp()
-            self.step((weights * entropies[kept]).mean())
+            shares = kept / kept.sum()
+            mean = shares @ predictions
+            self.mean_prediction = mean if self.mean_prediction is None else 0.9 * self.mean_prediction + 0.1 * mean
+            weights = shares * (self.max_entropy - entropies.detach()).exp()
+            self.step(weights @ entropies)
         return logits
 
-    def _select(self, logits: Tensor, entropies: Tensor) -> Tensor:
-        """Select the images (B,) to train on, and update the running mean with their predictions."""
-        predictions = logits.softmax(dim=-1)
+    def _select(self, predictions: Tensor, entropies: Tensor) -> Tensor:
+        """Return which images (B,) to train on."""
         kept = entropies < self.max_entropy
         # A margin of 1 must keep all images, whatever the rounding of cosines.
         # The authors' code lacks this filter where features are debiased.
@@ -64,7 +67,4 @@ class ETA(TrainedMethod):
         if self.mean_prediction is not None and not keeps_redundant:
             similarity = F.cosine_similarity(self.mean_prediction[None], predictions, dim=1)
             kept &= similarity.abs() < self.d_margin
-        if kept.any():
-            mean = predictions[kept].mean(dim=0)
-            self.mean_prediction = mean if self.mean_prediction is None else 0.9 * self.mean_prediction + 0.1 * mean
         return kept

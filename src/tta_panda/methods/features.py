@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,16 +23,26 @@ from tta_panda.models.prepare import Images, as_batch
 from tta_panda.panda import Correction, Debias, Debiaser, Evidence, Negatives, PandaDebiaser
 from tta_panda.panda.rejection import NegativeEnergies
 from tta_panda.state import Stateful
+from tta_panda.transfers import Index, select, to_device
 from tta_panda.views import Augmentation, ViewPlan, apply_view_plan, sample_view_plan
 
 Encode = Callable[[], Tensor]
 """A function that runs an encoder pass."""
+
+Parts = TypeVar("Parts", Evidence, Correction)
 
 VIEWS_PER_PASS = 128
 """Number of views that are created and encoded at a time: all views of a batch would take gigabytes."""
 
 IMAGES_PER_PASS = 28
 """Maximum number of images that are encoded at a time on a CPU, where larger tensors take longer per image."""
+
+
+def _moved(parts: Parts, device: torch.device) -> Parts:
+    moved: dict[str, Any] = {
+        name: part.to(device) for name, part in parts._asdict().items() if isinstance(part, Tensor)
+    }
+    return parts._replace(**moved)
 
 
 @contextlib.contextmanager
@@ -68,12 +78,12 @@ class Batch:
         """Images and negatives (B+M, C, S, S), for one pass."""
         return self.images if self.negatives is None else torch.cat([self.images, self.negatives.images])
 
-    def select(self, index: Tensor) -> Batch:
+    def select(self, index: Index) -> Batch:
         """Select some of the images, with the negatives that they need."""
         return dataclasses.replace(
             self,
-            images=self.images[index.to(self.images.device)],
-            originals=self.originals[index.to(self.originals.device)],
+            images=select(self.images, index),
+            originals=select(self.originals, index),
             negatives=None if self.negatives is None else self.negatives.select(index),
             correction=None if self.correction is None else self.correction.select(index),
         )
@@ -113,18 +123,17 @@ class Encoded(NamedTuple):
             raise InvalidInputError("This batch was encoded without views; encode it with a method that uses them.")
         return self.views if self.shift is None else self.views - self.shift[:, None]
 
-    def select(self, index: Tensor | slice) -> Encoded:
+    def select(self, index: Index) -> Encoded:
         """Select some of the images, with their features, views and correction."""
-        shift = self.shift[index] if self.shift is not None and len(self.shift) > 1 else self.shift
-        bias = None if self.bias is None else self.bias[index]
-        views = None if self.views is None else self.views[index]
-        own = index if self.images is None or isinstance(index, slice) else index.to(self.images.device)
-        images = None if self.images is None else self.images[own]
-        return Encoded(self.features[index], shift=shift, bias=bias, views=views, images=images)
+        shift = select(self.shift, index) if self.shift is not None and len(self.shift) > 1 else self.shift
+        bias, views, images = (
+            None if each is None else select(each, index) for each in (self.bias, self.views, self.images)
+        )
+        return Encoded(select(self.features, index), shift=shift, bias=bias, views=views, images=images)
 
     def split(self) -> list[Encoded]:
         """Return every image as a batch of its own."""
-        return [self.select(slice(image, image + 1)) for image in range(len(self.features))]  # a GPU waits for indices
+        return [self.select(slice(image, image + 1)) for image in range(len(self.features))]
 
 
 @dataclass(frozen=True)
@@ -227,7 +236,11 @@ class Features(Stateful):
             directions = self.classifier.directions if text is own else count_directions(text)
             offset = None if encoded.offset is None else encoded.offset.detach() @ text.T
             similarities = features @ text.T + self.classifier.bias / scale
-            correction = active.decide(Evidence(features, similarities, offset, scale, directions, encoded.images))
+            evidence = Evidence(features, similarities, offset, scale, directions, encoded.images)
+            if features.device.type == "mps":  # without double precision, which the statistics need
+                correction = _moved(active.decide(_moved(evidence, torch.device("cpu"))), features.device)
+            else:
+                correction = active.decide(evidence)
         if encoded.negatives is not None:
             self._compare_with_negatives(encoded.corrected(correction), encoded.negatives, text)
         return correction
@@ -240,8 +253,7 @@ class Features(Stateful):
         if encoded.bias is not None:
             mean = encoded.bias.mean(dim=0).expand(len(negatives), -1)
             logits = logits + torch.cat([encoded.bias, mean])
-        energies = logits.logsumexp(dim=1).cpu()
-        size = len(encoded.features)
+        energies, size = logits.logsumexp(dim=1), len(encoded.features)
         self.p_values = self.null.p_values(energies[:size], energies[size:])
 
     def plan_views(self, originals: Tensor) -> ViewPlan:
@@ -266,7 +278,7 @@ class Features(Stateful):
         model, count, plan = self.classifier.model, views.count - 1, self.plan_views(originals)
 
         def encode(chunk: slice) -> Tensor:
-            images = apply_view_plan(originals[chunk].to(model.device), plan[chunk])  # (b, V-1, C, S, S)
+            images = apply_view_plan(to_device(originals[chunk], model.device), plan[chunk])  # (b, V-1, C, S, S)
             return model.encode_image(images.flatten(0, 1).float())
 
         raw = run_pass(lambda: in_chunks(encode, len(originals), max(1, VIEWS_PER_PASS // count)))

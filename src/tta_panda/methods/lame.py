@@ -15,6 +15,9 @@ from tta_panda.options import Count
 TOLERANCE = 1e-7
 """Assignments have converged if they change by no more than this."""
 
+STEPS_PER_CHECK = 10
+"""Convergence is checked once in this many steps, as it makes a GPU wait."""
+
 
 class LAME(FrozenMethod):
     """Encourages similar images of a batch to share a class, starting from the text's predictions.
@@ -39,10 +42,10 @@ class LAME(FrozenMethod):
             return by_text
         affinity = self._affinity(F.normalize(encoded.features, dim=-1))  # (B, B)
         logits, shares = by_text, by_text.exp()
-        for _ in range(self.steps):
+        for step in range(1, self.steps + 1):
             logits = (by_text + affinity @ shares).log_softmax(dim=-1)
             before, shares = shares, logits.exp()
-            if (shares - before).abs().max() <= TOLERANCE:
+            if step % STEPS_PER_CHECK == 0 and (shares - before).abs().max() <= TOLERANCE:
                 break
         return logits
 

@@ -15,6 +15,7 @@ from tta_panda.methods.image_cache import Entries, empty_cache, make_entries, up
 from tta_panda.methods.losses import entropy
 from tta_panda.models.base import Classifier
 from tta_panda.options import Count, NonNegative
+from tta_panda.transfers import to_device, to_host
 
 MIN_NORM = 1e-3
 """Prototypes that are shorter than this are ignored: no cached image is similar."""
@@ -81,7 +82,9 @@ def exchange(
     texts = classifier.class_embeddings
     sums = [
         torch.zeros_like(texts).index_add_(
-            0, cache["labels"], _certainty(cache, len(texts), entropy_weight) * cache["features"]
+            0,
+            to_device(cache["labels"], texts.device),
+            _certainty(cache, len(texts), entropy_weight) * cache["features"],
         )
         for cache in caches
     ]
@@ -95,12 +98,12 @@ def exchange(
         values, clients = own.topk(min(count, len(caches) - 1), dim=1)
         labels, ranks = values.isfinite().nonzero(as_tuple=True)
         clients = clients[labels, ranks]
-        received.append(
-            {"features": prototypes[clients, labels], "labels": labels, "entropies": entropies[clients, labels]}
-        )
+        certain = dict(zip(("labels", "entropies"), to_host(labels, entropies[clients, labels]), strict=True))
+        received.append({"features": prototypes[clients, labels], **certain})
     return received
 
 
 def _certainty(entries: Entries, classes: int, weight: float) -> Tensor:
     """Return weights (N, 1) of entries that decrease with their entropy."""
-    return (-weight * entries["entropies"] / math.log(classes)).exp()[:, None]
+    certainty = (-weight * entries["entropies"] / math.log(classes)).exp()
+    return to_device(certainty, entries["features"].device)[:, None]

@@ -12,6 +12,7 @@ from tta_panda.methods.features import Batch, Views
 from tta_panda.methods.losses import marginal_entropy
 from tta_panda.methods.trained import TrainedMethod
 from tta_panda.options import Count, NonNegative
+from tta_panda.transfers import to_device
 from tta_panda.views import apply_view_plan
 
 
@@ -49,7 +50,7 @@ class MEMO(TrainedMethod):
         answers = []
         for i, single in enumerate(encoded.split()):
             own = slice(i, i + 1)
-            views = apply_view_plan(batch.originals[own].to(batch.images.device), plan[own])[0]  # (V, 3, S, S)
+            views = apply_view_plan(to_device(batch.originals[own], batch.images.device), plan[own])[0]  # (V, 3, S, S)
             self.weights.reset()
             self.step(marginal_entropy(self.classify(self.encode_like(single, views))))
             with torch.no_grad():

@@ -51,7 +51,7 @@ class Mint(TrainedMethod):
         self.weights.reset()
         encoded, predicted = self._predict(batch)
         _accumulate(self.sums, self.counts, encoded.features.detach(), predicted)
-        if self.backward(self._loss(encoded.features, predicted)):
+        if self.backward(self._loss(encoded.features, predicted)) is not None:
             self._average_gradients()
             self.weights.optimizer.step()
         with torch.no_grad():
@@ -68,8 +68,8 @@ class Mint(TrainedMethod):
         """Return the variance of features (B, D) within classes minus their total variance."""
         own_means = self.sums[predicted] / self.counts[predicted]  # (B, D)
         mean = self.sums.sum(dim=0) / self.counts.sum()
-        in_batch = predicted.bincount().to(features.dtype)
-        weights = 1 / (in_batch.count_nonzero() * in_batch[predicted])  # equal weight for all classes of the batch
+        own = (predicted[:, None] == predicted).sum(dim=1, dtype=features.dtype)  # (B,), images of the same class
+        weights = 1 / own / (1 / own).sum()  # equal weight for all classes of the batch
         return weights @ ((features - own_means).square() - (features - mean).square()).sum(dim=1)
 
     def _average_gradients(self) -> None:

@@ -12,6 +12,7 @@ from tta_panda.methods.base import FrozenMethod
 from tta_panda.methods.features import Encoded
 from tta_panda.methods.image_cache import Entries, empty_cache, make_entries, update_cache
 from tta_panda.options import Count, NonNegative
+from tta_panda.transfers import to_device
 
 MIN_FOR_MEAN = 2
 """Minimum number of entries of a class for its mean to replace the text."""
@@ -54,13 +55,14 @@ class OGA(FrozenMethod):
 
     def _log_likelihoods(self, features: Tensor) -> Tensor:
         """Return log-likelihoods (B, K) of features (B, D), up to a constant per image."""
-        entries, labels = self.cache["features"], self.cache["labels"]
+        entries, labels = self.cache["features"], to_device(self.cache["labels"], features.device)
         texts = F.normalize(self.classifier.class_embeddings, dim=-1)
-        counts = labels.bincount(minlength=len(texts))[:, None]  # (K, 1)
+        per_class = self.cache["labels"].bincount(minlength=len(texts))
+        counts = to_device(per_class, features.device)[:, None]  # (K, 1)
         sums = torch.zeros_like(texts).index_add_(0, labels, entries)
         # The authors' code divides by the number of slots, even if some are free.
         means = torch.where(counts < MIN_FOR_MEAN, texts, sums / (self.slots if self.follows_reference else counts))
-        if counts.max() >= MIN_FOR_COVARIANCE:
+        if per_class.max() >= MIN_FOR_COVARIANCE:
             covariance = _covariance(entries - means[labels])
         else:
             covariance = torch.eye(entries.shape[1], dtype=entries.dtype, device=entries.device) / entries.shape[1]

@@ -70,5 +70,5 @@ class OnZeta(FrozenMethod):
         self.proxies = F.normalize(self.proxies - rate * error.T @ direction, dim=-1)
 
         progress = min(1.0, self.count / (self.length or self.count + WARM_UP))
-        weight = by_text.new_tensor(self.proxy_weight * math.sqrt(progress))
+        weight = torch.full_like(by_text[0], self.proxy_weight * math.sqrt(progress))
         return torch.logaddexp(by_proxy + weight.log(), by_text + (-weight).log1p())

@@ -13,6 +13,7 @@ from tta_panda.methods.image_cache import Entries, empty_cache, make_entries, up
 from tta_panda.methods.losses import entropy
 from tta_panda.methods.trained import TrainedMethod
 from tta_panda.options import Count, NonNegative
+from tta_panda.transfers import to_device
 
 
 class Ramen(TrainedMethod):
@@ -68,19 +69,20 @@ class Ramen(TrainedMethod):
 
     def _gradient(self, encoded: Encoded, image: Tensor) -> dict[str, Tensor]:
         """Return the gradients of the entropy of one image (1, 3, S, S) by name; zero if they are not finite."""
-        is_finite = self.backward(entropy(self.classify(self.encode_like(encoded, image))).sum())
+        is_finite = self.backward(entropy(self.classify(self.encode_like(encoded, image))).sum()) is not None
         return {name: each if is_finite else torch.zeros_like(each) for name, each in self.gradients().items()}
 
     def _attention(self, features: Tensor) -> Tensor:
         """Return the weights (B, N) of cached images; zero but for the nearest of each class."""
         cached, labels = self.cache["features"], self.cache["labels"]
+        entropies = to_device(self.cache["entropies"], cached.device)
         distances = torch.cdist(features, cached, compute_mode="donot_use_mm_for_euclid_dist")  # (B, N)
         weights = torch.zeros_like(distances)
         for label in labels.unique():
-            own = (labels == label).nonzero()[:, 0]
+            own = to_device((labels == label).nonzero()[:, 0], cached.device)
             near = distances[:, own].topk(min(self.neighbours, len(own)), largest=False)
             chosen = own[near.indices]
-            weights.scatter_(1, chosen, (-self.cache["entropies"][chosen] - self.sharpness * near.values).exp())
+            weights.scatter_(1, chosen, (-entropies[chosen] - self.sharpness * near.values).exp())
         return weights
 
     @classmethod

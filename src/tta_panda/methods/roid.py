@@ -68,7 +68,7 @@ class ROID(TrainedMethod):
         weights, kept = self._weigh(logits.detach())
         losses = _likelihood_ratio(logits[kept])
         losses = losses + _disagreement(logits[kept], self._augmented(batch, encoded, kept))
-        if self.backward((weights[kept] * losses).sum() / len(logits)):
+        if self.backward((weights[kept] * losses).sum() / len(logits)) is not None:
             self.weights.optimizer.step()
             self._restore()
         return self._with_prior(logits.detach())

@@ -13,8 +13,10 @@ from torch import Tensor
 from tta_panda.methods.base import BatchSize, EncoderPasses
 from tta_panda.methods.features import Batch
 from tta_panda.methods.image_cache import Entries
+from tta_panda.methods.losses import entropy
 from tta_panda.methods.trained import TrainedMethod, lerp
 from tta_panda.options import Count, Share
+from tta_panda.transfers import select, to_device
 from tta_panda.views.strong import apply_strong_plan, sample_strong_plan
 
 
@@ -52,8 +54,8 @@ class RoTTA(TrainedMethod):
         with self.weights.replaced(self.teacher):
             encoded = self.encode(batch)
             logits = self.classify(encoded)
-        entries = self.to_memory(batch, encoded, logits)
-        entries["order"] = self.seen + torch.arange(len(logits), device=logits.device)
+        entries = self.to_memory(batch, encoded, logits, entropy(logits.detach()))
+        entries["order"] = self.seen + torch.arange(len(logits))
         ends = [*range(self.capacity - self.seen % self.capacity, len(logits), self.capacity), len(logits)]
         for start, end in zip([0, *ends], ends, strict=False):
             self._remember({name: rows[start:end] for name, rows in entries.items()})
@@ -68,7 +70,7 @@ class RoTTA(TrainedMethod):
         with self.weights.replaced(self.teacher):
             targets = self.classify(self.recall(self.memory)).softmax(dim=-1)
         logits = self.classify(self.recall(self.memory, apply_strong_plan(images, plan)))
-        ages = (self.seen - self.memory["order"]) / self.capacity
+        ages = to_device((self.seen - self.memory["order"]) / self.capacity, logits.device)
         self.step(((-ages).sigmoid() * F.cross_entropy(logits, targets, reduction="none")).mean())
         self.teacher = lerp(self.weights.parameters, self.teacher, self.decay)
 
@@ -101,7 +103,7 @@ class RoTTA(TrainedMethod):
             else:
                 kept.append(image)
             self.seen += 1
-        self.memory = {name: rows[kept] for name, rows in entries.items()}
+        self.memory = {name: select(rows, torch.tensor(kept, dtype=torch.long)) for name, rows in entries.items()}
 
     @classmethod
     def expected_passes(cls, batch: BatchSize, options: dict[str, Any]) -> EncoderPasses:

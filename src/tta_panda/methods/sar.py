@@ -10,11 +10,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from tta_panda.methods.features import Batch
 from tta_panda.methods.losses import entropy
 from tta_panda.methods.trained import TrainedMethod
 from tta_panda.options import NonNegative, NonNegativeInt
+from tta_panda.transfers import to_host
 
 
 class SAR(TrainedMethod):
@@ -55,27 +57,24 @@ class SAR(TrainedMethod):
     def _adapt(self, batch: Batch) -> Tensor:
         logits = self.classify(self.encode(batch))
         entropies = entropy(logits)
-        kept = (entropies < self.max_entropy).nonzero()[:, 0]
-        if len(kept):
-            is_finite = self.backward(entropies[kept].mean())
+        kept = entropies < self.max_entropy
+        reliable = to_host(kept)[0].nonzero()[:, 0]
+        if len(reliable):
+            self.weights.optimizer.zero_grad()
+            (entropies.where(kept, 0.0).sum() / len(reliable)).backward()
             if self.follows_reference:  # the second pass of the authors' code draws new negatives
                 batch = dataclasses.replace(batch, negatives=self.features.draw(batch.images))
-            if is_finite:
-                self._sharpness_aware_step(batch.select(kept))
+            self._sharpness_aware_step(batch.select(reliable))
         return logits
 
     def _sharpness_aware_step(self, reliable: Batch) -> None:
         with perturbed(list(self.adapted.values()), self.rho):
             entropies = entropy(self.classify(self.encode(reliable)))
-            entropies = entropies[~(entropies >= self.max_entropy)]  # keeps NaN, which makes the loss NaN
-            if not len(entropies):
-                return
-            loss = entropies.mean()
-            is_finite = self.backward(loss)
-        if not is_finite:
+            kept = ~(entropies >= self.max_entropy)  # keeps NaN, which makes the loss NaN
+            latest = self.backward(entropies.where(kept, 0.0).sum() / kept.sum().clamp_min(1), kept)
+        if latest is None:
             return
         self.weights.optimizer.step()
-        latest = float(loss.detach())
         self.mean_loss = latest if self.mean_loss is None else 0.9 * self.mean_loss + 0.1 * latest
         if self.mean_loss < self.reset_constant:  # predictions have collapsed
             self.restart()
@@ -86,11 +85,11 @@ def perturbed(parameters: list[nn.Parameter], rho: float) -> Iterator[None]:
     """Move weights along their gradient, by rho in the norm over all tensors, and restore them exactly at the end."""
     before = [parameter.detach().clone() for parameter in parameters]
     gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
-    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+    scale = rho / (get_total_norm(gradients) + 1e-12)
     try:
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.add_(gradient * (rho / (norm + 1e-12)))
+                parameter.add_(gradient * scale)
         yield
     finally:
         with torch.no_grad():

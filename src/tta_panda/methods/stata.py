@@ -71,11 +71,11 @@ class StatA(FrozenMethod):
         unary, logits, shares = at_texts, torch.empty_like(by_text), by_text.exp()
         for step in range(self.steps + 1):
             if step:  # classes without assigned images keep the Gaussians at their texts
-                counts = top_class(shares).bincount(minlength=shares.shape[1]).to(shares.dtype)
-                present = counts.nonzero()[:, 0]
-                fitted = self._fit(features, shares[:, present], counts[present, None], anchor.select(present))
-                moved = fitted.log_likelihoods(features) - anchored[:, present]
-                unary = at_texts.index_add(1, present, moved, alpha=1 / SOFTNESS)
+                labels = top_class(shares)  # (B,), some classes more than once, which saves a GPU from counting them
+                counts = (labels[:, None] == labels).sum(dim=1, keepdim=True, dtype=shares.dtype)
+                fitted = self._fit(features, shares[:, labels], counts, anchor.select(labels))
+                moved = fitted.log_likelihoods(features) - anchored[:, labels]
+                unary = at_texts.index_copy(1, labels, torch.add(at_texts[:, labels], moved, alpha=1 / SOFTNESS))
             for _ in range(self.inner_steps):
                 torch.addmm(unary, agreement, shares, out=logits)
                 torch.softmax(logits, dim=-1, out=shares)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tta_panda.methods.features import Batch, Encoded
 from tta_panda.methods.trained import TrainedMethod
 from tta_panda.options import Count, NonNegative
+from tta_panda.transfers import to_device
 
 
 class SubTTA(TrainedMethod):
@@ -42,6 +43,7 @@ class SubTTA(TrainedMethod):
         texts = self.classifier.class_embeddings
         with torch.inference_mode(False):
             self.basis = _main_directions(texts, self.rank)  # (r, D)
+            self._exact_basis = self.basis.cpu().double()
         self.covariance: Tensor  # (D, D) of the stream so far
         self.add_state("covariance", _covariance(texts))
 
@@ -59,10 +61,11 @@ class SubTTA(TrainedMethod):
 
     def _misalignment(self, encoded: Encoded) -> Tensor:
         """Return a loss whose gradient is that of minus the overlap of both subspaces; its value has no meaning."""
-        latest = _covariance(encoded.features) + 1e-6 * torch.eye(len(self.covariance)).to(self.covariance)
+        latest = _covariance(encoded.features)
+        latest = latest + 1e-6 * torch.eye(len(latest), dtype=latest.dtype, device=latest.device)
         covariance = torch.lerp(latest, self.covariance, self.momentum)
         self.covariance = covariance.detach()
-        slope = _overlap_gradient(self.covariance, self.basis)
+        slope = _overlap_gradient(self.covariance, self._exact_basis)
         return -(covariance * slope).sum() / (len(self.basis) * (1 - self.momentum))
 
     def _project(self, features: Tensor) -> Tensor:
@@ -100,9 +103,9 @@ def _main_directions(texts: Tensor, rank: int) -> Tensor:
 def _overlap_gradient(covariance: Tensor, basis: Tensor) -> Tensor:
     """Return the gradient (D, D), with respect to a covariance, of the overlap of its main directions with a subspace.
 
-    The subspace is spanned by `basis` (r, D). Main directions are the eigenvectors 2 to r + 1, as for texts. Autograd
-    would also divide by differences of eigenvalues within each of the two groups, on which the overlap does not depend
-    and which may be zero.
+    The subspace is spanned by `basis` (r, D), in double precision on the CPU. Main directions are the eigenvectors 2 to
+    r + 1, as for texts. Autograd would also divide by differences of eigenvalues within each of the two groups, on
+    which the overlap does not depend and which may be zero.
     """
     values, vectors = torch.linalg.eigh(covariance.cpu().double())  # ascending; double, as gaps can be small
     order = values.argsort(descending=True)
@@ -110,15 +113,14 @@ def _overlap_gradient(covariance: Tensor, basis: Tensor) -> Tensor:
     chosen = torch.zeros_like(values, dtype=torch.bool)
     chosen[order[first : first + len(basis)]] = True
     main, other = vectors[:, chosen], vectors[:, ~chosen]  # (D, r), (D, D-r)
-    spans = basis.cpu().double()
     gaps = values[chosen, None] - values[~chosen]  # (r, D-r)
-    shares = (spans @ main).T @ (spans @ other) / gaps.where(gaps.abs() > 1e-9 * values[-1], torch.inf)
+    shares = (basis @ main).T @ (basis @ other) / gaps.where(gaps.abs() > 1e-9 * values[-1], torch.inf)
     slope: Tensor = main @ shares @ other.T
-    return (slope + slope.T).to(covariance)
+    return to_device((slope + slope.T).to(covariance.dtype), covariance.device)
 
 
 def _overlap(features: Tensor, labels: Tensor) -> Tensor:
     """Return the variance of features (B, r) within classes (B,) minus their total variance."""
-    belongs = F.one_hot(labels.unique(return_inverse=True)[1]).to(features.dtype)  # (B, C)
-    means = belongs @ (belongs.T @ features / belongs.sum(dim=0)[:, None])  # (B, r), each image's class mean
+    same = (labels[:, None] == labels).to(features.dtype)  # (B, B)
+    means = same @ features / same.sum(dim=1, keepdim=True)  # (B, r), each image's class mean
     return ((features - means).square() - (features - features.mean(dim=0)).square()).sum(dim=1).mean()

@@ -12,6 +12,7 @@ from tta_panda.methods.base import FrozenMethod
 from tta_panda.methods.features import Encoded
 from tta_panda.methods.image_cache import CacheUpdate, Entries, empty_cache, make_entries, update_cache
 from tta_panda.options import Count, NonNegative
+from tta_panda.transfers import to_device
 
 
 class TDA(FrozenMethod):
@@ -54,7 +55,8 @@ class TDA(FrozenMethod):
         self.positive: Entries
         self.negative: Entries  # with the possible classes (N, K) of each image
         self.add_state("positive", empty)
-        self.add_state("negative", {**empty, "possible": empty["labels"].new_empty(0, classes, dtype=torch.bool)})
+        possible = empty["features"].new_empty(0, classes, dtype=torch.bool)
+        self.add_state("negative", {**empty, "possible": possible})
 
     def _adapt(self, encoded: Encoded) -> Tensor:
         logits = self.classify(encoded)  # (B, K)
@@ -84,4 +86,4 @@ class TDA(FrozenMethod):
         """Return the votes (B, K) of the positive cache for images with these keys (B, D)."""
         _, weights = positive.attention(keys, self.sharpness)  # (N, B)
         votes = keys.new_zeros(len(keys), len(self.classifier.class_names))
-        return votes.index_add_(1, positive.entries["labels"], weights.T)
+        return votes.index_add_(1, to_device(positive.entries["labels"], votes.device), weights.T)

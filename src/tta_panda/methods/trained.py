@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from tta_panda.chunks import in_chunks
 from tta_panda.errors import InvalidInputError, UnsupportedModelError
@@ -18,11 +20,11 @@ from tta_panda.methods.adaptation import BatchStatistics, adaptable_copy, find_b
 from tta_panda.methods.base import BatchSize, EncoderPasses, Method
 from tta_panda.methods.features import Batch, Encoded, encode_images, isolated
 from tta_panda.methods.image_cache import Entries, empty_cache
-from tta_panda.methods.losses import entropy
 from tta_panda.models.prepare import Images
 from tta_panda.options import Count, NonNegative, NonNegativeInt
 from tta_panda.panda import Correction, Negatives
 from tta_panda.state import Stateful
+from tta_panda.transfers import to_host
 
 PROBE_STEP = 4
 """The guard compares predictions with those of the unadapted model on one of this many images."""
@@ -170,7 +172,7 @@ class TrainedMethod(Method):
         self.weights: AdaptedWeights
         self.add_state("weights", AdaptedWeights(self.adapted, self.make_optimizer))
         self.drift: Tensor  # (K + 1,): sums over images of the change in probability, and the number of images
-        self.add_state("drift", torch.zeros(len(self.classifier.class_names) + 1, dtype=torch.float32, device="cpu"))
+        self.add_state("drift", self.classifier.class_embeddings.new_zeros(len(self.classifier.class_names) + 1))
         self.add_state("restarts", 0)
         self.add_state("skipped_steps", 0)
 
@@ -231,16 +233,17 @@ class TrainedMethod(Method):
         entries = {**empty_cache(texts), "images": images, "biases": texts.new_empty(0, len(texts))}
         return {"shifts" if name == "features" else name: rows for name, rows in entries.items()}
 
-    def to_memory(self, batch: Batch, encoded: Encoded, logits: Tensor) -> Entries:
+    def to_memory(self, batch: Batch, encoded: Encoded, logits: Tensor, entropies: Tensor) -> Entries:
         """Return the images of a batch as entries of an image memory, with 8 bits per channel.
 
-        They keep the correction of their own batch, and the classes and entropies that were predicted by `logits`.
+        They keep the correction of their own batch, and the classes that were predicted by `logits` (B, K).
         """
-        features, logits = encoded.features.detach(), logits.detach()
+        features = encoded.features.detach()
+        labels, entropies = to_host(logits.argmax(dim=1), entropies)
         return {
             "shifts": torch.zeros_like(features) if encoded.shift is None else features - encoded.debiased.detach(),
-            "labels": logits.argmax(dim=1),
-            "entropies": entropy(logits),
+            "labels": labels,
+            "entropies": entropies,
             "images": batch.images.mul(255).round_().clamp_(0, 255).to(torch.uint8),
             "biases": torch.zeros_like(logits) if encoded.bias is None else encoded.bias,
         }
@@ -250,21 +253,27 @@ class TrainedMethod(Method):
         encoded = self.embed(memory["images"] / 255 if images is None else images)
         return encoded._replace(shift=memory["shifts"], bias=memory["biases"])
 
-    def step(self, loss: Tensor) -> None:
-        """Update the adapted parameters, unless the loss or a gradient is NaN or infinite."""
-        if self.backward(loss):
+    def step(self, loss: Tensor, used: Tensor | None = None) -> None:
+        """Update the adapted parameters, unless no image is `used` or a value is not finite."""
+        if self.backward(loss, used) is not None:
             self.weights.optimizer.step()
 
-    def backward(self, loss: Tensor) -> bool:
-        """Compute gradients. If the loss or a gradient is not finite, count a skipped step and return False."""
+    def backward(self, loss: Tensor, used: Tensor | None = None) -> float | None:
+        """Compute gradients, and return the loss; None if no image is `used` (B,), or if a value is not finite.
+
+        If the loss or a gradient is NaN or infinite, this is counted as a skipped step.
+        """
+        if used is not None and used.device.type == "cpu" and not used.any():
+            return None  # saves the backward pass, but would make a GPU wait
         self.weights.optimizer.zero_grad()
         loss.backward()
-        gradients = [p.grad for p in self.adapted.values() if p.grad is not None]
-        values = torch.stack([value.isfinite().all() for value in (loss, *gradients)])  # a GPU synchronises once
-        if values.all():
-            return True
-        self.skipped_steps += 1
-        return False
+        norm = get_total_norm([loss.detach(), *(p.grad for p in self.adapted.values() if p.grad is not None)])
+        some = torch.ones_like(loss) if used is None else used.any().to(loss.dtype)
+        value, is_finite, is_used = torch.stack([loss.detach(), norm.isfinite().to(loss.dtype), some.detach()]).tolist()
+        if is_finite and is_used:
+            return float(value)
+        self.skipped_steps += bool(is_used)
+        return None
 
     def gradients(self) -> dict[str, Tensor]:
         """Return the gradients of the last backward pass by name; zero for parameters that were not used."""
@@ -278,21 +287,21 @@ class TrainedMethod(Method):
         class is predicted for the same images before and after adaptation does, for any label frequencies of the
         stream: being more confident about a frequent class changes this less than predicting it for everything.
         """
-        probes = torch.arange(0, len(logits), PROBE_STEP)
-        unadapted = self._unadapted_logits(batch, probes)
-        change = (logits[probes].softmax(dim=-1) - unadapted.softmax(dim=-1)).sum(dim=0)
-        seen = torch.cat([change, change.new_tensor([len(probes)])])
-        self.drift = self.drift.to(seen.device) * 0.5 ** (len(logits) / DRIFT_HALF_LIFE) + seen
+        unadapted = self._unadapted_logits(batch)
+        change = logits[::PROBE_STEP].softmax(dim=-1) - unadapted.softmax(dim=-1)  # (n, K)
+        seen = F.pad(change, (0, 1), value=1.0).sum(dim=0)
+        self.drift = self.drift * 0.5 ** (len(logits) / DRIFT_HALF_LIFE) + seen
         distance = float((self.drift[:-1] / self.drift[-1]).abs().sum())
         return not distance <= MAX_DRIFT  # also true for NaN
 
-    def _unadapted_logits(self, batch: Batch, probes: Tensor) -> Tensor:
+    def _unadapted_logits(self, batch: Batch) -> Tensor:
         """Return logits (n, K) of the unadapted model for some images of a batch that has been encoded."""
+        step = PROBE_STEP
         if not self.uses_batch_statistics:  # with these, predictions depend on the whole batch
-            batch, probes = batch.select(probes), torch.arange(len(probes))
+            batch, step = batch.select(slice(None, None, PROBE_STEP)), 1
         with self.weights.replaced(self.weights.initial):
             encoded = self.embed(batch.with_negatives, batch.negatives)
-        return self.classify(encoded.corrected(batch.correction or Correction()))[probes]
+        return self.classify(encoded.corrected(batch.correction or Correction()))[::step]
 
     def restart(self) -> None:
         """Reset weights, optimiser, debiaser and all other state, as at the beginning of a stream.

@@ -99,15 +99,20 @@ class EpisodicMethod(ConfidentViewMethod):
         features = self.view_features(encoded)  # (B, V, D)
         kept = self.confident(features, self.view_logits(encoded))
         bias = features.new_zeros(len(features), 1) if encoded.bias is None else encoded.bias
-        return in_chunks(
-            lambda piece: self._solve(features[piece], kept[piece], bias[piece]), len(features), self.images_at_once
+        skipped = torch.zeros((), dtype=torch.long, device=features.device)
+        logits = in_chunks(
+            lambda piece: self._solve(features[piece], kept[piece], bias[piece], skipped),
+            len(features),
+            self.images_at_once,
         )
+        self.skipped_steps += int(skipped)
+        return logits
 
-    def _solve(self, features: Tensor, kept: Tensor, bias: Tensor) -> Tensor:
+    def _solve(self, features: Tensor, kept: Tensor, bias: Tensor, skipped: Tensor) -> Tensor:
         """Tune on the confident views (b, n, D), and return logits (b, K) of the first of all views (b, V, D).
 
         AdamW is elementwise and the losses of images share no parameters, so images can be stacked. Steps whose
-        gradient is NaN or infinite are skipped for the image concerned.
+        gradient is NaN or infinite are skipped for the image concerned, and added to `skipped` ().
         """
         tuned = self.start.expand(len(kept), *self.start.shape).clone().requires_grad_(True)
         optimizer = torch.optim.AdamW([tuned], lr=self.lr, weight_decay=0.01, fused=True)
@@ -117,10 +122,11 @@ class EpisodicMethod(ConfidentViewMethod):
             with torch.enable_grad():
                 loss = self.loss(kept, tuned, bias)
             gradient = torch.autograd.grad(loss, tuned)[0]
-            broken = (~gradient.flatten(1).sum(dim=1).isfinite()).nonzero()[:, 0]  # images whose step is skipped
-            unchanged = tuned.detach()[broken]
-            tuned.grad = gradient.index_fill_(0, broken, 0.0).contiguous()  # required by the fused step
+            is_finite = gradient.flatten(1).sum(dim=1).isfinite()  # (b,), else the image's step is skipped
+            skipped += (~is_finite).sum()
+            is_finite = is_finite.view(-1, *(1 for _ in self.start.shape))
+            before = tuned.detach().clone()
+            tuned.grad = gradient.where(is_finite, 0.0).contiguous()  # required by the fused step
             optimizer.step()
-            tuned[broken] = unchanged  # AdamW decays weights even if the gradient is zero
-            self.skipped_steps += len(broken)
+            tuned.copy_(tuned.where(is_finite, before))  # AdamW decays weights even if the gradient is zero
         return self.logits(features[:, :1], tuned.detach())[:, 0] + bias

@@ -21,6 +21,7 @@ from tta_panda.models.checkpoints import weights_hash
 from tta_panda.models.devices import Precision, autocast, full_precision
 from tta_panda.models.prepare import check_prepared, prepare_images
 from tta_panda.models.prompts import DEFAULT_TEMPLATE, Context, Templates, prompts_of
+from tta_panda.transfers import to_device
 
 if TYPE_CHECKING:
     from tta_panda.models.feature_cache import FeatureCache
@@ -216,7 +217,7 @@ class Classifier(ABC):
     @functools.cached_property
     def directions(self) -> float:
         """The effective number of dimensions in which the class embeddings differ."""
-        return count_directions(self.class_embeddings)
+        return float(count_directions(self.class_embeddings))
 
     @abstractmethod
     def embed(self, raw: Tensor) -> Tensor:
@@ -236,11 +237,11 @@ class Classifier(ABC):
         return self.logits(features, self.embed(raw))
 
 
-def count_directions(embeddings: Tensor) -> float:
-    """Return the effective dimension (participation ratio) of the differences of embeddings (K, D), at most K - 1."""
+def count_directions(embeddings: Tensor) -> Tensor:
+    """Return the participation ratio () of the differences of embeddings (K, D): their effective dimension, below K."""
     centred = embeddings - embeddings.mean(dim=0)
     products = centred.T @ centred if len(centred) > centred.shape[1] else centred @ centred.T
-    return max(1.0, float(products.trace() ** 2 / products.square().sum().clamp_min(1e-30)))
+    return (products.trace() ** 2 / products.square().sum().clamp_min(1e-30)).clamp_min(1)
 
 
 class ZeroShotClassifier(Classifier):
@@ -278,7 +279,8 @@ class ZeroShotClassifier(Classifier):
             raise InvalidInputError(f"The logit scale of {model.name} must be positive, got {self.logit_scale}.")
         of_class = prompts_of(self.class_names, templates)
         # Template by template if all classes have equally many, so that a pass has texts of similar length.
-        most = range(max(map(len, of_class)))
+        self._counts = list(map(len, of_class))
+        most = range(max(self._counts))
         places = [(k, place) for place in most for k, texts in enumerate(of_class) if place < len(texts)]
         self.prompts = [of_class[k][place] for k, place in places]
         """All prompts."""
@@ -315,12 +317,12 @@ class ZeroShotClassifier(Classifier):
             return promptable.encode_embedded(embedded, batch)
 
         encoded = self.embed(in_chunks(encode, len(self._batches), 1))
-        count, classes = len(self.prompts), len(self.class_names)
-        if count % classes == 0 and torch.equal(self._classes, torch.arange(count, device=model.device) % classes):
-            means = encoded.view(count // classes, classes, -1).mean(dim=0)
+        if min(self._counts) == max(self._counts):
+            means = encoded.view(self._counts[0], len(self._counts), -1).mean(dim=0)
         else:
-            sums = torch.zeros(classes, encoded.shape[1], device=encoded.device)
-            means = sums.index_add(0, self._classes, encoded) / self._classes.bincount()[:, None]
+            sums = torch.zeros(len(self._counts), encoded.shape[1], device=encoded.device)
+            counts = to_device(torch.tensor(self._counts), encoded.device)
+            means = sums.index_add(0, self._classes, encoded) / counts[:, None]
         return F.normalize(means, dim=-1)
 
     def _with_context(self, embedded: Tensor, classes: Tensor) -> Tensor:

@@ -46,6 +46,7 @@ from tta_panda.models.names import (
     weights_here,
 )
 from tta_panda.models.transformers import remote_code_refused, require_transformers
+from tta_panda.transfers import to_device
 
 OPENAI_MARKS = ("input_resolution", "context_length", "vocab_size")
 """Entries that only OpenAI's own checkpoints contain, in addition to weights."""
@@ -99,9 +100,10 @@ class OpenClipModel(ImageAdapter):
         return self.encode_embedded(self.embed_tokens(tokens), tokens)
 
     def tokenize(self, texts: Sequence[str]) -> Tensor:
-        tokens = cast(Tensor, self.tokenizer(list(texts)).to(self.device))
+        tokens = cast(Tensor, self.tokenizer(list(texts)))
         # Attention is causal and the embedding is read at the end-of-text token, so padding after it has no effect.
-        return tokens[:, : int(tokens.argmax(dim=1).max()) + 1] if _reads_up_to_the_end(self.clip) else tokens
+        read = int(tokens.argmax(dim=1).max()) + 1 if _reads_up_to_the_end(self.clip) else None
+        return to_device(tokens[:, :read], self.device)
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         return cast(Tensor, first_embedding(self.clip)(tokens))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tta_panda.errors import InvalidInputError
 from tta_panda.images import Framing, Interpolation, as_framing, centre_offset, read_image
+from tta_panda.transfers import to_device
 
 Picture = Image.Image | NDArray[np.uint8] | Tensor
 Images = Tensor | Sequence[Picture]
@@ -57,7 +58,7 @@ def prepare_images(images: Tensor, fit: int | Framing, device: torch.device) -> 
     check_images(images)
     if images.dtype != torch.uint8:
         images = images.float()  # before moving: MPS does not support float64
-    return fit_images(images.to(device), fit)
+    return fit_images(to_device(images, device), fit)
 
 
 def check_prepared(images: Tensor, size: int) -> None:

@@ -24,6 +24,7 @@ from tta_panda.models.checkpoints import (
     read_state_dict,
 )
 from tta_panda.models.names import SOURCES, TRANSFORMERS_CONFIG, ModelName
+from tta_panda.transfers import to_device
 
 _PILLOW_FILTERS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}
 
@@ -93,7 +94,7 @@ class TransformersModel(ImageAdapter):
         length = self.network.config.text_config.max_position_embeddings
         padding = "max_length" if self.kind in _PADDED_TO_CONTEXT else "longest"
         batch = self.tokenizer(list(texts), padding=padding, truncation=True, max_length=length, return_tensors="pt")
-        return cast(Tensor, batch["input_ids"].to(self.device))
+        return to_device(cast(Tensor, batch["input_ids"]), self.device)
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
         return cast(Tensor, first_embedding(self.text_encoder)(tokens))

@@ -8,8 +8,6 @@ Shapes: G betas of the grid, B images, K classes.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -24,6 +22,7 @@ from tta_panda.panda.statistics import (
     correlation,
 )
 from tta_panda.state import Stateful
+from tta_panda.transfers import to_device
 
 HALF_LIFE = 200.0
 """Half-life of the statistics in images, to follow a stream whose corruption changes."""
@@ -51,19 +50,21 @@ class AutoBeta(Stateful):
 
     def __init__(self) -> None:
         super().__init__()
-        self.beta: float | None = self.add_state("beta", None)  # the last choice; None before the first
-        self.agreement = self.add_state("agreement", 0.0)  # of images and negatives, beyond chance
+        self.beta: Tensor | None = self.add_state("beta", None)  # (), the last choice; None before the first
+        # Of images and negatives, beyond chance, ()
+        self.agreement = self.add_state("agreement", torch.zeros((), dtype=torch.float64, device="cpu"))
         self.level = self.add_state("level", AbsentLevel(1.0, HALF_LIFE))
         self.offset = self.add_state("offset", RunningMean(HALF_LIFE))
         self.diversity = self.add_state("diversity", ClassDiversity(HALF_LIFE))
         self.information = self.add_state("information", MutualInformation(HALF_LIFE))
 
     @torch.no_grad()
-    def choose(self, evidence: Evidence) -> float:
-        """Choose beta for the next batch. Predictions with the last beta determine which classes are absent."""
+    def choose(self, evidence: Evidence) -> Tensor:
+        """Choose beta () for the next batch. Predictions with the last beta determine which classes are absent."""
         assert evidence.offset_similarities is not None
-        scale, plain, bias = evidence.scale, evidence.similarities.cpu(), evidence.offset_similarities.cpu()
-        probabilities = (scale * (plain - (self.beta or 0.0) * bias)).softmax(dim=1)
+        scale, plain, bias = evidence.scale, evidence.similarities, evidence.offset_similarities
+        beta = 0.0 if self.beta is None else self.beta
+        probabilities = (scale * (plain - beta * bias)).softmax(dim=1)
         level = self.level.update(plain, probabilities)
         offset = centred(self.offset.update(batch_mean(bias), len(plain)))
         agreed, beta = agreement(level, offset, evidence.directions), slope(level, offset)
@@ -72,7 +73,7 @@ class AutoBeta(Stateful):
         if weight >= MIN_WEIGHT:
             informative = self.information.update((scale * plain).float(), (scale * bias).float())
             if len(level) == 2:  # level and offset always agree or always disagree
-                agreed, beta = float(correlation(level, offset) > 0), informative
+                agreed, beta = (correlation(level, offset) > 0).double(), informative
             else:
                 beta = (1 - weight) * beta + weight * informative
         self.beta = self.diversity.update(plain) * (agreed * beta)
@@ -101,14 +102,15 @@ class MutualInformation(Stateful):
         self.probabilities = self.add_state("probabilities", RunningMean(half_life))  # (G, K)
         self.entropies = self.add_state("entropies", RunningMean(half_life))  # (G,)
 
-    def update(self, plain: Tensor, bias: Tensor) -> float:
-        """Add a batch with logits `plain - beta * bias`, (B, K) and (1 or B, K), and return the most informative beta.
+    def update(self, plain: Tensor, bias: Tensor) -> Tensor:
+        """Add a batch with logits `plain - beta * bias`, (B, K) and (1 or B, K); return the most informative beta ().
 
         It is 0 if the gain in information is negligible.
         """
-        probabilities, entropies = [], []
+        probabilities, entropies, grid = [], [], to_device(GRID, plain.device)
         by_class, bias_by_class = plain.T.contiguous(), bias.T.contiguous()  # a softmax over columns is much faster
-        for betas in GRID.split(max(1, _FLOATS_AT_ONCE // plain.numel())):
+        at_once = max(1, _FLOATS_AT_ONCE // plain.numel()) if plain.device.type == "cpu" else len(grid)
+        for betas in grid.split(at_once):
             log_probabilities = (by_class - betas.view(-1, 1, 1) * bias_by_class).log_softmax(dim=1)  # (g, K, B)
             each = log_probabilities.exp()
             probabilities.append(each.mean(dim=2).double())
@@ -116,8 +118,8 @@ class MutualInformation(Stateful):
         mean = self.probabilities.update(torch.cat(probabilities), len(plain))  # (G, K)
         entropy = self.entropies.update(torch.cat(entropies), len(plain))
         information = -torch.xlogy(mean, mean).sum(dim=1) - entropy  # (G,), in nats
-        best = int(information.argmax())
-        return float(GRID[best]) if information[best] - information[0] >= MIN_GAIN else 0.0
+        most, best = information.max(dim=0)
+        return grid.take(best).double().where(most - information[0] >= MIN_GAIN, 0.0)
 
 
 def information_weight(classes: int) -> float:
@@ -129,12 +131,12 @@ def information_weight(classes: int) -> float:
     return 0.5 / (1 + classes / 50)
 
 
-def slope(level: Tensor, offset: Tensor) -> float:
-    """Return the size of the level relative to the offset, both centred (K,), from 0 to 1.
+def slope(level: Tensor, offset: Tensor) -> Tensor:
+    """Return the size () of the level relative to the offset, both centred (K,), from 0 to 1.
 
     This is the geometric mean of the slope of a regression, which noise in the offset makes too small for many classes,
     and the ratio of norms, which ignores the correlation of the two.
     """
-    size = float(offset.norm())
-    correlated = max(0.0, correlation(level, offset))
-    return min(1.0, math.sqrt(correlated) * float(level.norm()) / size) if size > 0 else 0.0
+    size = offset.norm()
+    correlated = correlation(level, offset).clamp_min(0)
+    return torch.where(size > 0, (correlated.sqrt() * level.norm() / size).clamp_max(1), 0.0)

@@ -14,6 +14,7 @@ from torch import Tensor
 from tta_panda.options import check_option, declared_options
 from tta_panda.panda.negatives import SamplerName
 from tta_panda.state import Stateful
+from tta_panda.transfers import Index, select
 
 if TYPE_CHECKING:
     from tta_panda.panda.offset import PandaDebiaser
@@ -34,20 +35,20 @@ class Evidence(NamedTuple):
     similarities: Tensor  # l (B, K), logits without their scale
     offset_similarities: Tensor | None  # b (1 or B, K), of the negatives if there are any
     scale: float
-    directions: float  # effective number of dimensions in which the class embeddings differ, at most K - 1
+    directions: float | Tensor  # effective number of dimensions in which the class embeddings differ, at most K - 1
     images: Tensor | None = None  # (B, C, H, W), as passed by the caller
 
 
 class Correction(NamedTuple):
     """The correction of a batch, the same for all passes over it. `Correction()` changes nothing."""
 
-    beta: float | None = None  # how much of the negatives' offset is subtracted from features
+    beta: float | Tensor | None = None  # how much of the negatives' offset is subtracted from features
     shift: Tensor | None = None  # (1, D), subtracted from features
     bias: Tensor | None = None  # (B, K), added to logits
 
-    def select(self, index: Tensor) -> Correction:
+    def select(self, index: Index) -> Correction:
         """Select the correction of some of the images."""
-        return self if self.bias is None else self._replace(bias=self.bias[index.to(self.bias.device)])
+        return self if self.bias is None else self._replace(bias=select(self.bias, index))
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,7 +83,7 @@ class Debiaser(Stateful, ABC):
     """The state of debiasing on one stream."""
 
     settings: Debias
-    gamma: float | None = None
+    gamma: float | Tensor | None = None
     """How much of the level was subtracted last, for debiasers with a level."""
 
     @property
@@ -100,7 +101,7 @@ class Debiaser(Stateful, ABC):
 
     @property
     @abstractmethod
-    def beta(self) -> float | None:
+    def beta(self) -> float | Tensor | None:
         """How much of the offset is subtracted: the fixed beta, or the last choice."""
 
     @abstractmethod

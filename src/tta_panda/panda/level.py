@@ -17,6 +17,7 @@ from tta_panda.panda.negatives import SamplerName
 from tta_panda.panda.offset import Panda, PandaDebiaser
 from tta_panda.panda.signature import signatures
 from tta_panda.panda.statistics import PRIOR, ClassDiversity, RunningMean, batch_mean, largest
+from tta_panda.transfers import to_device
 
 REFINEMENT = 0.5
 """Weight of corrected logits when images are predicted again, to decide which classes they do not show."""
@@ -77,7 +78,7 @@ class LevelDebiaser(Debiaser):
     def __init__(self, settings: Level, patch_size: int, seed: int):
         super().__init__()
         self.settings: Level = settings
-        self.gamma: float | None = self.add_state("gamma", None)
+        self.gamma: float | Tensor | None = self.add_state("gamma", None)
         self.images_seen = self.add_state("images_seen", 0)
         # Of the latest N images: signatures (N, 4), similarities (N, K), and how certainly each class is absent (N, K).
         self.signatures: Tensor | None = self.add_state("signatures", None)
@@ -99,7 +100,7 @@ class LevelDebiaser(Debiaser):
         return Correction() if self.settings.gamma == 0 else None
 
     @property
-    def beta(self) -> float | None:
+    def beta(self) -> float | Tensor | None:
         """The gate's beta; it is not subtracted."""
         return None if self.gate is None else self.gate.beta
 
@@ -114,18 +115,19 @@ class LevelDebiaser(Debiaser):
         if evidence.images is None:
             raise InvalidInputError("This batch was encoded without its images, which a level needs.")
         scale, similarities = evidence.scale, evidence.similarities
-        logits, agreed = scale * similarities, 0.0
+        logits, doubt = scale * similarities, torch.ones((), device=similarities.device)
         if self.gate is not None:
             assert evidence.offset_similarities is not None
-            logits = logits - scale * (self.gate.decide(evidence).beta or 0.0) * evidence.offset_similarities
-            agreed = self.gate.auto.agreement
-        diversity = self.diversity.update(similarities.cpu())
+            beta = self.gate.decide(evidence).beta
+            logits = logits if beta is None else logits - scale * beta * evidence.offset_similarities
+            doubt = (DOUBT * (1 - self.gate.auto.agreement)).clamp(max=1)
+        diversity = self.diversity.update(similarities)
         self.gamma = diversity if self.settings.gamma == "auto" else self.settings.gamma
         frequencies = self.frequencies.update(batch_mean(logits.softmax(dim=1)), len(logits))
-        trust = FREQUENCY * (1 - self.diversity.between(*VARIED)) * min(1.0, DOUBT * (1 - agreed))
-        prior = (trust * frequencies.clamp_min(1e-4).log()).to(logits)
+        trust = FREQUENCY * (1 - self.diversity.between(*VARIED)) * doubt
+        prior = (trust * frequencies.clamp_min(1e-4).log()).to(logits.dtype)
 
-        signature = signatures(evidence.images).to(similarities)
+        signature = to_device(signatures(evidence.images).to(similarities.dtype), similarities.device)
         self.images_seen += len(signature)
         self.signatures = self._store(self.signatures, signature)
         self.similarities = self._store(self.similarities, similarities)
@@ -155,8 +157,10 @@ class LevelDebiaser(Debiaser):
     def _levels(self, weights: Tensor) -> Tensor:
         """Return the centred level of each class (B, K), given the weight (B, N) of each stored image."""
         assert self.similarities is not None and self.absence is not None
-        used = weights.any(dim=0).nonzero()[:, 0]  # a few for a single image
-        weights, similarities, absence = weights[:, used], self.similarities[used], self.absence[used]
+        similarities, absence = self.similarities[: weights.shape[1]], self.absence[: weights.shape[1]]
+        if weights.device.type == "cpu":  # a single image uses few; a GPU would wait for their indices
+            used = weights.any(dim=0).nonzero()[:, 0]
+            weights, similarities, absence = weights[:, used], similarities[used], absence[used]
         prior = PRIOR * (weights @ similarities.mean(dim=1, keepdim=True))
         total = weights @ (absence * similarities) + prior
         levels = total / (weights @ absence + PRIOR * weights.sum(dim=1, keepdim=True))
@@ -166,7 +170,7 @@ class LevelDebiaser(Debiaser):
         if self.gamma is None or self.level is None:
             return "No batch has been seen."
         resembled = "" if self.gate is None else self.gate.resembled(class_names, class_embeddings)
-        favoured = f"Independent of the image, the model favours {largest(self.level.cpu().double(), class_names)}."
+        favoured = f"Independent of the image, the model favours {largest(self.level.double(), class_names)}."
         if self.gamma < 0.005 and self.settings.gamma == "auto":
             return f"{resembled}{favoured} Nothing was subtracted: the images look like a single class."
         return f"{resembled}{favoured} γ = {self.gamma:.2f} of this was subtracted from the logits of the last batch."

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError, UnknownNameError
+from tta_panda.transfers import to_device
 
 
 class PatchGrid(NamedTuple):
@@ -148,17 +149,16 @@ def apply_plan(images: Tensor, plan: NegativePlan) -> Tensor:
     grid, p = plan.grid, plan.grid.patch_size
     core = ..., slice(grid.top, grid.top + grid.rows * p), slice(grid.left, grid.left + grid.columns * p)
     patches = images[core].unflatten(3, (grid.columns, p)).unflatten(2, (grid.rows, p))  # (B, C, rows, p, columns, p)
-    cell = plan.source_cell.to(images.device)
-    chosen = patches.permute(0, 2, 4, 1, 3, 5)[
-        plan.source_image.to(images.device), cell // grid.columns, cell % grid.columns
-    ]  # (M, P, C, p, p), the only copy of pixels
+    image, cell = (to_device(index, images.device) for index in (plan.source_image, plan.source_cell))
+    by_place = patches.permute(0, 2, 4, 1, 3, 5)
+    chosen = by_place[image, cell // grid.columns, cell % grid.columns]  # (M, P, C, p, p), the only copy of pixels
     cells = chosen.unflatten(1, (grid.rows, grid.columns)).permute(0, 3, 1, 4, 2, 5)  # (M, C, rows, p, columns, p)
     negatives: Tensor = cells.flatten(4).flatten(2, 3)
     if not any(grid.padding):
         return negatives
     if plan.border_image is None:
         return _reflect(negatives, grid)
-    framed = images[plan.border_image.to(images.device)].clone()
+    framed = images[to_device(plan.border_image, images.device)].clone()
     framed[core] = negatives
     return framed
 
@@ -168,5 +168,5 @@ def _reflect(negatives: Tensor, grid: PatchGrid) -> Tensor:
     left, right, top, bottom = grid.padding
     rows = np.pad(np.arange(negatives.shape[2]), (top, bottom), mode="symmetric")
     columns = np.pad(np.arange(negatives.shape[3]), (left, right), mode="symmetric")
-    index = (torch.from_numpy(each).to(negatives.device) for each in (rows, columns))
+    index = (to_device(torch.from_numpy(each), negatives.device) for each in (rows, columns))
     return negatives.index_select(2, next(index)).index_select(3, next(index))

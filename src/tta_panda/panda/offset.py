@@ -18,6 +18,7 @@ from tta_panda.panda.beta import AutoBeta
 from tta_panda.panda.debias import Beta, Correction, Debias, Debiaser, Evidence, HalfLife
 from tta_panda.panda.negatives import SamplerName, apply_plan, sample_plan
 from tta_panda.panda.statistics import centred, decay, largest
+from tta_panda.transfers import Index, select
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,12 +73,12 @@ class Negatives(NamedTuple):
     earlier: Tensor | None = None  # (D,), weighted sum of the embeddings of earlier negatives
     weight: float = 0.0  # sum of these weights
 
-    def select(self, index: Tensor) -> Negatives:
+    def select(self, index: Index) -> Negatives:
         """Select the negatives that some of the images need."""
         if self.assignment is None:
             return self
-        used, assignment = self.assignment[index.cpu()].unique(return_inverse=True)
-        return self._replace(images=self.images[used.to(self.images.device)], assignment=assignment)
+        used, assignment = select(self.assignment, index).unique(return_inverse=True)
+        return self._replace(images=select(self.images, used), assignment=assignment)
 
 
 class PandaDebiaser(Debiaser):
@@ -123,7 +124,7 @@ class PandaDebiaser(Debiaser):
         return None if beta == "auto" else Correction(beta or None)
 
     @property
-    def beta(self) -> float | None:
+    def beta(self) -> float | Tensor | None:
         beta = self.settings.beta
         return self.auto.beta if beta == "auto" else beta
 
@@ -195,7 +196,7 @@ class PandaDebiaser(Debiaser):
         if self.settings.detach_offset:
             embedded = embedded.detach()
         if negatives.assignment is not None:
-            return embedded[negatives.assignment.to(embedded.device)]
+            return select(embedded, negatives.assignment)
         total, weight = embedded.sum(dim=0), len(embedded) + negatives.weight
         if negatives.earlier is not None:
             total = total + negatives.earlier.to(embedded.device)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tta_panda.state import Stateful
+from tta_panda.transfers import to_device
 
 RECENT = 100
 """Number of negatives that images are compared with."""
@@ -27,7 +28,11 @@ class NegativeEnergies(Stateful):
 
         A p-value is the share of negatives with at least the energy of the image; None before the first negative.
         """
-        latest = negatives if self.latest is None else torch.cat([self.latest, negatives])[-RECENT:]
+        latest = (
+            negatives
+            if self.latest is None
+            else torch.cat([to_device(self.latest, negatives.device), negatives])[-RECENT:]
+        )
         if not len(latest):
             return None
         self.latest = latest

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tta_panda.state import Stateful
+from tta_panda.transfers import to_device
 
 PRIOR = 0.02
 """Weight of a prior per image, with equal similarities to all classes, so that each class has a positive weight."""
@@ -35,7 +36,7 @@ class RunningMean(Stateful):
     def update(self, mean: Tensor, images: int) -> Tensor:
         """Add the mean of a batch of this many images, and return the running mean."""
         kept = decay(images, self.half_life)
-        self.total = kept * self.total.to(mean.device) + images * mean
+        self.total = kept * to_device(self.total, mean.device) + images * mean
         self.weight = kept * self.weight + images
         return self.value
 
@@ -86,8 +87,8 @@ class ClassDiversity(Stateful):
         self.mean = self.add_state("mean", RunningMean(half_life))  # (K,)
         self.extremes = self.add_state("extremes", RunningMean(half_life))  # (2,), the largest deviations up and down
 
-    def update(self, similarities: Tensor) -> float:
-        """Add a batch of similarities (B, K), and return the diversity."""
+    def update(self, similarities: Tensor) -> Tensor:
+        """Add a batch of similarities (B, K), and return the diversity ()."""
         images = len(similarities)
         deviations = similarities - self.mean.update(batch_mean(similarities), images).to(similarities.dtype)
         deviations = deviations - deviations.mean(dim=1, keepdim=True)
@@ -96,20 +97,20 @@ class ClassDiversity(Stateful):
         return self.value
 
     @property
-    def value(self) -> float:
-        """The diversity of the stream so far."""
+    def value(self) -> Tensor:
+        """The diversity () of the stream so far."""
         return self.between(*NOISE)
 
-    def between(self, low: float, high: float) -> float:
+    def between(self, low: float, high: float) -> Tensor:
         """Return where the ratio of upward to downward deviations lies between two values, from 0 to 1."""
-        upward, downward = self.extremes.value.tolist()
-        ratio = upward / downward if downward > 0 else 0.0
-        return min(1.0, max(0.0, (ratio - low) / (high - low)))
+        upward, downward = self.extremes.value
+        ratio: Tensor = (upward / downward).where(downward > 0, 0.0)
+        return ratio.sub(low).div(high - low).clamp(0, 1)
 
 
 def batch_mean(values: Tensor) -> Tensor:
-    """Return the mean over the images of (B, ...), in double precision on the CPU."""
-    return values.cpu().mean(dim=0, dtype=torch.float64)
+    """Return the mean over the images of (B, ...), in double precision."""
+    return values.mean(dim=0, dtype=torch.float64)
 
 
 def decay(images: int, half_life: float) -> float:
@@ -122,10 +123,10 @@ def centred(values: Tensor) -> Tensor:
     return values - values.mean()
 
 
-def correlation(first: Tensor, second: Tensor) -> float:
-    """Return the correlation of two centred vectors (K,); 0 if one of them is constant."""
-    norms = float(first.norm() * second.norm())
-    return float(first @ second) / norms if norms > 0 else 0.0
+def correlation(first: Tensor, second: Tensor) -> Tensor:
+    """Return the correlation () of two centred vectors (K,); 0 if one of them is constant."""
+    norms = first.norm() * second.norm()
+    return torch.where(norms > 0, first @ second / norms, 0.0)
 
 
 def largest(values: Tensor, class_names: Sequence[str]) -> str:
@@ -134,14 +135,15 @@ def largest(values: Tensor, class_names: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def agreement(level: Tensor, offset: Tensor, directions: float) -> float:
-    """Return the agreement of two centred vectors (K,) beyond chance, from 0 to 1.
+def agreement(level: Tensor, offset: Tensor, directions: float | Tensor) -> Tensor:
+    """Return the agreement () of two centred vectors (K,) beyond chance, from 0 to 1.
 
     A bias that images and negatives share comes from the corruption. `CAUTION` times the agreement expected by chance
     is subtracted: if class embeddings differ in n directions only, similarities correlate by chance like n numbers,
     even for many classes. Vectors of two classes are always perfectly correlated or anticorrelated, so the result is 0.
     """
     r = correlation(level, offset)
-    if len(level) == 2 or r <= 0:
-        return 0.0
-    return max(0.0, 1 - CAUTION / directions * (1 - r**2) / r**2)
+    if len(level) == 2:
+        return torch.zeros_like(r)
+    chance = CAUTION / directions * (1 - r**2) / r**2
+    return torch.where(r > 0, (1 - chance).clamp_min(0), 0.0)

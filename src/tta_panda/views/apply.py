@@ -1,14 +1,15 @@
 """Create views from images and a plan, equal to Pillow's, on any device.
 
-All views of an image are created at once. Crops are resized in two passes, each rounded to 8 bits: columns first, as in
-most versions of Pillow. When a crop is reduced, new versions may choose the cheaper order, whose result can differ by
-one grey level.
+All views are created at once, or on a CPU as many as fit into its cache. Crops are resized in two passes, each rounded
+to 8 bits: columns first, as in most versions of Pillow. When a crop is reduced, new versions may choose the cheaper
+order, whose result can differ by one grey level.
 
 Shapes: B images, V views, H W image, h w view.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 
@@ -16,10 +17,14 @@ import torch
 from torch import Tensor
 
 from tta_panda.errors import InvalidInputError
-from tta_panda.views.operations import INDIVIDUAL, SHARED
+from tta_panda.transfers import to_device
+from tta_panda.views.operations import MOVING, POINTWISE, Operation, affine_map, transform
 from tta_panda.views.plan import NO_OPERATION, OPERATIONS, ViewPlan
 
-_PIXELS_AT_ONCE = 1 << 19  # views are created in groups that fit into the cache of a CPU
+Groups = dict[tuple[int, Operation], list[tuple[int, float | list[list[float]]]]]
+"""Chains and strengths, or affine maps, by step and operation."""
+
+_PIXELS_AT_ONCE = 1 << 19  # fits into the cache of a CPU
 _PRECISION = 22  # bits of Pillow's fixed-point weights
 
 
@@ -27,8 +32,8 @@ _PRECISION = 22  # bits of Pillow's fixed-point weights
 def apply_view_plan(images: Tensor, plan: ViewPlan) -> Tensor:
     """Create the planned views (B, V, 3, h, w) of images (B, 3, H, W), floats in [0, 1] or uint8, on their device.
 
-    Views have the dtype of float images, and are float32 for uint8. Each image is processed separately, so
-    `apply_view_plan(images[a:b], plan[a:b])` gives the same bits as for the whole batch.
+    Views have the dtype of float images, and are float32 for uint8. `apply_view_plan(images[a:b], plan[a:b])` gives the
+    same bits as for the whole batch.
     """
     batch, _, height, width = images.shape
     if (len(plan), plan.height, plan.width) != (batch, height, width):
@@ -36,41 +41,51 @@ def apply_view_plan(images: Tensor, plan: ViewPlan) -> Tensor:
             f"The plan is for {len(plan)} image(s) of {plan.height}x{plan.width} px, got {batch} image(s) of "
             f"{height}x{width} px; draw a plan for these, or slice images and plan equally."
         )
+    if images.device.type == "mps":  # without double precision, which tables and moves need
+        return apply_view_plan(images.cpu(), plan).to(images.device)
     dtype = images.dtype if images.is_floating_point() else torch.float32
     pixels = images.float().mul(255).round_().clamp_(0, 255).byte() if images.is_floating_point() else images
-    views = torch.empty((batch, plan.count, 3, *plan.sides), dtype=dtype, device=images.device)
+    if images.device.type != "cpu":
+        return _create(pixels, plan).to(dtype)
+    views = torch.empty((batch, plan.count, 3, *plan.sides), dtype=dtype)
     size = max(1, _PIXELS_AT_ONCE // math.prod(plan.sides))
-    for index, image in enumerate(pixels):
+    for index in range(batch):
         for start in range(0, plan.count, size):
-            group = slice(start, start + size)
-            views[index, group] = _views_of_one(image, plan, index, group)
+            part = slice(index, index + 1), slice(start, start + size)
+            views[part] = _create(pixels[part[0]], plan.part(*part))
     return views
 
 
-def _views_of_one(image: Tensor, plan: ViewPlan, index: int, group: slice) -> Tensor:
-    """Create a group of the planned views (V, 3, h, w), in [0, 1], of one uint8 image (3, H, W) of a batch."""
-    crops = crop_views(image, plan.boxes[index, group], plan.flips[index, group], plan.sides)
+def _create(images: Tensor, plan: ViewPlan) -> Tensor:
+    """Create the planned views (B, V, 3, h, w), in [0, 1], of uint8 images (B, 3, H, W)."""
+    crops = crop_views(images, plan.boxes, plan.flips, plan.sides)
     if plan.augmentation == "crops":
-        return crops.float().div_(255)
-    chains = _apply_chains(crops, plan.operations[index, group], plan.strengths[index, group])
-    return _mix(crops, chains, plan.weights[index, group])
+        views = crops.float().div_(255)
+    else:
+        chains = _apply_chains(crops, plan.operations.flatten(0, 1), plan.strengths.flatten(0, 1))
+        views = _mix(crops, chains, plan.weights.flatten(0, 1))
+    return views.view(*plan.flips.shape, 3, *plan.sides)
 
 
-def crop_views(image: Tensor, boxes: Tensor, flips: Tensor, sides: tuple[int, int]) -> Tensor:
-    """Crop, flip and resize an image (3, H, W) to views (V, 3, *sides), both uint8, by boxes (V, 4) and flips (V,)."""
-    views, (channels, height, width) = boxes.shape[0], image.shape
-    top, left, crop_height, crop_width = boxes.unbind(dim=1)
-    columns, column_weights = neighbours(crop_width, sides[1])  # (taps, V, w)
-    columns = columns + left[:, None]
-    columns = torch.where(flips[:, None], columns.flip(2), columns)
-    column_weights = torch.where(flips[:, None], column_weights.flip(2), column_weights)
-    rows, row_weights = neighbours(crop_height, sides[0])  # (taps, V, h)
-    planes = torch.arange(views * channels).view(views, channels, 1) * height
-    rows = (rows + top[:, None])[:, :, None] + planes  # (taps, V, 3, h)
-    row_weights = row_weights[:, :, None].expand_as(rows)
+def crop_views(images: Tensor, boxes: Tensor, flips: Tensor, sides: tuple[int, int]) -> Tensor:
+    """Crop, flip and resize images (B, 3, H, W) to views (B * V, 3, *sides), by boxes (B, V, 4) and flips (B, V).
 
-    table = image.permute(2, 0, 1).contiguous().view(width, -1)  # each row is a column of the image
-    wide = _blend_rows(table, columns, column_weights)  # (V, w, 3 * H)
+    Images and views are uint8.
+    """
+    (batch, channels, height, width), count, device = images.shape, flips.numel(), images.device
+    top, left, crop_height, crop_width = boxes.flatten(0, 1).unbind(dim=1)
+    columns, column_weights = neighbours(crop_width, sides[1])  # (taps, B * V, w)
+    first = torch.arange(batch).repeat_interleave(flips.shape[1]) * width  # among the columns of all images
+    columns, flipped = columns + (first + left)[:, None], flips.flatten()[:, None]
+    columns = torch.where(flipped, columns.flip(2), columns)
+    column_weights = torch.where(flipped, column_weights.flip(2), column_weights)
+    rows, row_weights = neighbours(crop_height, sides[0])  # (taps, B * V, h)
+    planes = torch.arange(count * channels, device=device).view(count, channels, 1) * height
+    rows = to_device(rows + top[:, None], device)[:, :, None] + planes  # (taps, B * V, 3, h)
+    row_weights = to_device(row_weights, device)[:, :, None].expand_as(rows)
+
+    table = images.permute(0, 3, 1, 2).contiguous().view(batch * width, -1)  # each row is a column of an image
+    wide = _blend_rows(table, to_device(columns, device), to_device(column_weights, device))  # (B * V, w, 3 * H)
     table = wide.transpose(1, 2).contiguous().view(-1, sides[1])
     return _blend_rows(table, rows, row_weights)
 
@@ -100,48 +115,54 @@ def _blend_rows(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     A pixel of a view is a weighted mean of pixels of the crop: of two neighbours if the crop is enlarged, or of all
     pixels that it covers if the crop is reduced.
     """
-    indices, factors = rows.flatten(1).to(table.device), weights.flatten(1)[..., None].to(table.device)
+    indices, factors = rows.flatten(1), weights.flatten(1)[..., None]
     sums = table.index_select(0, indices[0]).int().mul_(factors[0])
     for index, factor in zip(indices[1:], factors[1:], strict=True):
         sums.addcmul_(table.index_select(0, index).int(), factor)
     return sums.add_(1 << (_PRECISION - 1)).bitwise_right_shift_(_PRECISION).to(torch.uint8).view(*rows.shape[1:], -1)
 
 
-def _apply_chains(crops: Tensor, operations: Tensor, strengths: Tensor) -> list[list[Tensor]]:
-    """Return the results (3, H, W) of all views for each chain; in each step, an operation runs once for all views."""
-    images = [list(crops) for _ in range(operations.shape[1])]
-    for step in range(operations.shape[2]):
-        for (name, shared), members in _groups(operations[..., step], strengths[..., step]).items():
-            found = [images[chain][view] for view, chain, _ in members]
-            together = torch.stack(found) if len(found) > 1 else found[0][None]
-            if shared is None:
-                each = torch.tensor([strength for _, _, strength in members], dtype=torch.float64)
-                results = INDIVIDUAL[name](together, each)
-            else:
-                results = SHARED[name](together, shared)
-            for (view, chain, _), result in zip(members, results, strict=True):
-                images[chain][view] = result
+def _apply_chains(crops: Tensor, operations: Tensor, strengths: Tensor) -> Tensor:
+    """Return the results (V, chains, 3, h, w) of all chains; in each step, an operation runs once for all views."""
+    images = torch.stack([crops] * operations.shape[1], dim=1)
+    flat = images.flatten(0, 1)  # a view of the same memory
+    groups = _groups(operations.flatten(0, 1), strengths.flatten(0, 1), crops)
+    members = [[member for member, _ in group] for group in groups.values()]
+    indices = to_device(torch.tensor([*itertools.chain(*members)]), crops.device).split(list(map(len, members)))
+    for (_, operate), group, places, index in zip(groups, groups.values(), members, indices, strict=True):
+        given = torch.tensor([strength for _, strength in group], dtype=torch.float64)
+        if flat.device.type != "cpu":
+            flat.index_copy_(0, index, operate(flat.index_select(0, index), given))
+            continue
+        rows = [flat[place] for place in places]  # by an index, copies take ten times as long
+        for row, result in zip(rows, operate(torch.stack(rows), given), strict=True):
+            row.copy_(result)
     return images
 
 
-def _groups(operations: Tensor, strengths: Tensor) -> dict[tuple[str, int | None], list[tuple[int, int, float]]]:
-    """Group (view, chain, strength) by operation, and by strength for operations that share it."""
-    groups = defaultdict(list)
-    chosen, given = operations.tolist(), strengths.tolist()
-    for view, chain in (operations != NO_OPERATION).nonzero().tolist():
-        name, strength = OPERATIONS[chosen[view][chain]], given[view][chain]
-        groups[name, int(strength) if name in SHARED else None].append((view, chain, strength))
+def _groups(operations: Tensor, strengths: Tensor, images: Tensor) -> Groups:
+    """Group the operations of chains (N, step), in the order of steps."""
+    groups: Groups = defaultdict(list)
+    height, width = images.shape[2:]
+    for step, (chosen, given) in enumerate(zip(operations.T.tolist(), strengths.T.tolist(), strict=True)):
+        for chain, (place, strength) in enumerate(zip(chosen, given, strict=True)):
+            if place != NO_OPERATION:
+                name = OPERATIONS[place]
+                if name in MOVING and images.device.type != "cpu":
+                    groups[step, transform].append((chain, affine_map(name, strength, height, width)))
+                else:
+                    groups[step, (POINTWISE | MOVING)[name]].append((chain, strength))
     return groups
 
 
-def _mix(crops: Tensor, chains: list[list[Tensor]], weights: Tensor) -> Tensor:
+def _mix(crops: Tensor, chains: Tensor, weights: Tensor) -> Tensor:
     """Return weighted means of crops and chains, not rounded.
 
     The published code mixes after normalisation. As normalisation is affine and the weights sum to one, mixing in
     [0, 1] before normalisation is equivalent.
     """
-    weights = (weights / 255).float().to(crops.device)[..., None, None, None]  # (V, 1 + chains, 1, 1, 1)
+    weights = to_device((weights / 255).float(), crops.device)[..., None, None, None]  # (V, 1 + chains, 1, 1, 1)
     mixed = crops.float().mul_(weights[:, 0])
-    for chain, weight in zip(chains, weights[:, 1:].unbind(dim=1), strict=True):
-        mixed.addcmul_(torch.stack(chain).float(), weight)
+    for chain, weight in zip(chains.unbind(dim=1), weights[:, 1:].unbind(dim=1), strict=True):
+        mixed.addcmul_(chain.float(), weight)
     return mixed

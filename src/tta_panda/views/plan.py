@@ -75,8 +75,12 @@ class ViewPlan:
     def __getitem__(self, images: slice) -> ViewPlan:
         if not isinstance(images, slice):
             raise InvalidInputError(f"A plan is sliced over its images, as in plan[0:8]; got {images!r}.")
+        return self.part(images, slice(None))
+
+    def part(self, images: slice, views: slice) -> ViewPlan:
+        """Return the plan for some of the views of some of the images."""
         tensors: dict[str, Any] = {
-            name: value[images] for name, value in vars(self).items() if isinstance(value, Tensor)
+            name: value[images, views] for name, value in vars(self).items() if isinstance(value, Tensor)
         }
         return replace(self, **tensors)
 

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tta_panda.transfers import to_device
+
 _FACTORS = {"brightness": 0.4, "contrast": 0.3, "saturation": 0.5, "gamma": 0.3, "hue": 0.06}
 """Largest difference of each colour factor from 1, or from 0 for the hue, whose unit is a full turn."""
 
@@ -78,16 +80,17 @@ def apply_strong_plan(images: Tensor, plan: StrongPlan) -> Tensor:
     device = images.device
     images = images.clamp(0, 1)
     for name in plan.order:
-        images = _COLOURS[name](images, plan.factors[name].to(device))
+        images = _COLOURS[name](images, to_device(plan.factors[name], device))
     images = _transform(images, plan)
     if plan.sigmas is not None:
         images = _blur(images, plan.sigmas)
-    images = images.flip(3).where(plan.flips.view(-1, 1, 1, 1).to(device), images)
-    return (images if plan.noise is None else images + plan.noise.to(device)).clamp(0, 1)
+    images = images.flip(3).where(to_device(plan.flips, device).view(-1, 1, 1, 1), images)
+    return (images if plan.noise is None else images + to_device(plan.noise, device)).clamp(0, 1)
 
 
 def _grey(images: Tensor) -> Tensor:
-    return (images * images.new_tensor(_GREY).view(3, 1, 1)).sum(dim=1, keepdim=True)
+    red, green, blue = (weight * images[:, place, None] for place, weight in enumerate(_GREY))
+    return red + green + blue
 
 
 def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
@@ -101,7 +104,7 @@ def _shift_hue(images: Tensor, turn: Tensor) -> Tensor:
     scale = 1 / chroma.where(chroma > 0, 1.0)
     by_green = (2 + (blue - red) * scale).where(value == green, 4 + (red - green) * scale)
     hue = ((green - blue) * scale).where(value == red, by_green) + 6 * turn[:, 0]  # in sixths of a turn
-    steps = (hue[:, None] + images.new_tensor([5.0, 3.0, 1.0]).view(3, 1, 1)).remainder(6)
+    steps = torch.stack([hue + 5, hue + 3, hue + 1], dim=1).remainder(6)
     return value[:, None] - chroma[:, None] * torch.minimum(steps, 4 - steps).clamp(0, 1)
 
 
@@ -126,7 +129,7 @@ def _transform(images: Tensor, plan: StrongPlan) -> Tensor:
     cosine, sine = ((each / plan.zooms).view(-1, 1, 1) for each in (plan.angles.cos(), plan.angles.sin()))
     sides = torch.tensor([padded.shape[3], padded.shape[2]])
     grid = torch.stack([cosine * x + sine * y, cosine * y - sine * x], dim=3) / ((sides - 1) / 2)
-    grid = grid.expand(len(images), -1, -1, -1).to(images)
+    grid = to_device(grid.to(images.dtype), images.device).expand(len(images), -1, -1, -1)
     return F.grid_sample(padded, grid, mode="bilinear", padding_mode="zeros", align_corners=True)
 
 
@@ -134,7 +137,8 @@ def _blur(images: Tensor, sigmas: Tensor) -> Tensor:
     """Convolve each image with its own Gaussian; the result is smaller by twice the radius."""
     count, channels, height, width = images.shape
     distances = torch.arange(-_BLUR_RADIUS, _BLUR_RADIUS + 1) / sigmas[:, None]
-    kernels = (-0.5 * distances.square()).softmax(dim=1).expand(count, -1).to(images)  # (B, taps)
+    kernels = (-0.5 * distances.square()).softmax(dim=1).to(images.dtype)
+    kernels = to_device(kernels, images.device).expand(count, -1)  # (B, taps)
     kernels = kernels.repeat_interleave(channels, dim=0)[:, None, None]
     planes = F.conv2d(images.view(1, -1, height, width), kernels, groups=len(kernels))
     planes = F.conv2d(planes, kernels.mT, groups=len(kernels))
