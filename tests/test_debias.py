@@ -196,7 +196,7 @@ def reference_level(now, seen, settings: Level) -> np.ndarray:
     s, similar, absent = (np.stack(each) for each in zip(*seen, strict=True))
     distances = np.sqrt((((s - now) / (s.std(axis=0) + 1e-6)) ** 2).sum(axis=1))
     farthest = np.sort(distances)[: settings.similar_images][-1]
-    weights = np.clip(1 - distances / (farthest + 1e-9), 0, None)
+    weights = np.clip(1 - distances / (1.001 * farthest + 1e-9), 0, None)
     total = weights @ (absent * similar) + 0.02 * (weights @ similar.mean(axis=1))
     level = total / (weights @ absent + 0.02 * weights.sum())
     return level - level.mean()
@@ -241,12 +241,12 @@ def reference_bias(stream, settings: Level, gates: list[tuple[float, float]]) ->
     return found
 
 
-def make_stream(classes: int = 8, sizes=(30, 30, 7, 1)) -> list[Batch]:
+def make_stream(classes: int = 8, sizes=(30, 30, 7, 1), similarity: float = 0.15) -> list[Batch]:
     rng = np.random.default_rng(3)
     pull = 0.1 * rng.normal(size=classes)
     made = []
     for size in sizes:
-        of_class = 0.15 * np.eye(classes)[rng.integers(classes, size=size)]
+        of_class = similarity * np.eye(classes)[rng.integers(classes, size=size)]
         plain = of_class + pull + 0.05 * rng.normal(size=(size, classes))
         pictures = rng.uniform(size=(size, 3, 7, 6)) ** rng.uniform(0.2, 4, size=(size, 1, 1, 1))
         made.append(Batch(plain, (pull + 0.05 * rng.normal(size=classes))[None], pictures))
@@ -271,14 +271,16 @@ def biases(level: Level, stream: list[Batch]) -> tuple[list[np.ndarray], list[tu
         Level(),
         Level(gamma=0.7, exponent=2.0, similar_images=20),
         Level(similar_images=10, recent_images=25),
+        Level(similar_images=1, recent_images=20),
         Level(gate=Panda()),
         Level(gate=Panda(beta=0.6), similar_images=15),
         Level(gamma=1.0, gate=Panda()),
     ],
     ids=str,
 )
-def test_levels_equal_their_formulas(level):
-    stream = make_stream()
+@pytest.mark.parametrize("similarity", [0.15, 0.02])
+def test_levels_equal_their_formulas(level, similarity):
+    stream = make_stream(similarity=similarity)
     found, gates = biases(level, stream)
     for ours, expected in zip(found, reference_bias(stream, level, gates), strict=True):
         np.testing.assert_allclose(ours, expected, atol=1e-4)

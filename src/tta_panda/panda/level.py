@@ -179,10 +179,10 @@ class LevelDebiaser(Debiaser):
 def nearness(signature: Tensor, known: Tensor, count: int) -> Tensor:
     """Return weights (B, N) of images with known signatures (N, S), for images with signatures (B, S).
 
-    They are 1 for the same signature, and decrease with the distance to 0 for the most distant of the `count` nearest.
+    They are 1 for the same signature, and decrease with the distance to nearly 0 for the last of the `count` nearest.
     """
     spread = known.std(dim=0, correction=0) + 1e-6
     # Not by matrix multiplication, which is inexact for small distances.
     distances = torch.cdist(signature / spread, known / spread, compute_mode="donot_use_mm_for_euclid_dist")
     farthest = distances.kthvalue(min(count, len(known)), dim=1, keepdim=True).values
-    return (1 - distances / (farthest + 1e-9)).clamp_min(0)
+    return (1 - distances / (1.001 * farthest + 1e-9)).clamp_min(0)
