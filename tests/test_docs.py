@@ -111,6 +111,8 @@ def given_to_readers(page: Path, folder: Path) -> dict[str, Any]:
     if page == DOCS / "benchmarks.md":
         stream = tta_panda.Stream(domains["fog"], batch_size=10)
         return {"tta_panda": tta_panda, "images": images, "stream": stream, "classifier": classifier}
+    if page.parent == DOCS / "methods":
+        return {"tta_panda": tta_panda, "images": batch, "classifier": classifier}
     return {"images": batch}
 
 
