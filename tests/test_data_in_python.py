@@ -100,4 +100,4 @@ def test_names_can_be_listed() -> None:
     ]  # fmt: skip
     for order in tta_panda.list_orders():
         tta_panda.Stream({"": ImageDataset(random_images(2), np.arange(2), ("a", "b"))}, 2, order=order)
-    assert tta_panda.list_presets("cifar10-c*") == ["cifar10-c", "cifar10-c-mint"]
+    assert tta_panda.list_presets("cifar10-c*") == ["cifar10-c", "cifar10-c-cpu", "cifar10-c-mint"]

@@ -169,7 +169,7 @@ def test_a_key_depends_on_every_field_and_not_on_their_order(tmp_path):
     keys = {config.key}
     for name, value in stream.items():
         others = {"precision": "bf16", "order": "sequential", "preprocess": "exact", "ignore_orientation": True}
-        other = (others | {"window": 4}).get(name)
+        other = (others | {"window": 4, "severity": 4}).get(name)
         other = other or (value + 1 if isinstance(value, int) else "other")
         keys.add(replace(config, stream=replace(config.stream, **{name: other})).key)
     keys.add(replace(config, method=replace(config.method, name="tent+panda")).key)

@@ -185,7 +185,7 @@ def _load_shard(path: Path) -> object:
             tar.addfile(member, io.BytesIO(text.encode()))
     shard.with_name("classes.txt").write_text("cat\n")
     images = load_data(f"wds:{shard}")
-    return images.without_broken().fingerprint(path.parent)  # type: ignore[attr-defined]
+    return images.without_broken().fingerprint()  # type: ignore[attr-defined]
 
 
 def _load_cached(path: Path) -> object:

@@ -46,7 +46,7 @@ def test_a_network_stays_as_it_was_while_its_model_adapts(make, tokenizer, image
     before = flags(network)
     weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     model = wrap_model(network, tokenizer=tokenizer)
-    assert set(dict(check_model_notes(model))) == (set() if tokenizer else {"tpt", "bat"})
+    assert set(dict(check_model_notes(model))) == (set() if tokenizer else {"tpt", "bat", "clipartt", "watt"})
     Tent(make_classifier(model, NAMES), lr=0.1, debias=Panda(beta=0.5)).adapt(images[:8])
     assert flags(network) == before
     assert all(torch.equal(tensor, weights[name]) for name, tensor in network.state_dict().items())

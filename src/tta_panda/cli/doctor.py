@@ -19,12 +19,15 @@ from tta_panda.progress import make_console
 
 PURPOSES = {
     "app": "the page of tta-panda explore",
+    "datasets": "--data hf:NAME",
     "lite": "the model lite0",
     "openvino": "--backend openvino",
     "parquet": "predictions in Parquet files",
     "pandas": "results as DataFrames",
     "ray": "--engine ray",
+    "trackio": "--log trackio",
     "transformers": "models, text towers and tokenizers of the transformers library",
+    "wandb": "--log wandb",
 }
 """Purposes of the extras for users; the others (docs, lint, test) are for development."""
 

@@ -51,7 +51,7 @@ class ETA(TrainedMethod):
         predictions = logits.detach().softmax(dim=-1)
         kept = self._select(predictions, entropies.detach())
         if kept.any():
-            shares = kept / kept.sum()
+            shares = kept.to(predictions.dtype) / kept.sum()
             mean = shares @ predictions
             self.mean_prediction = mean if self.mean_prediction is None else 0.9 * self.mean_prediction + 0.1 * mean
             weights = shares * (self.max_entropy - entropies.detach()).exp()

@@ -65,12 +65,12 @@ class RoTTA(TrainedMethod):
 
     def _learn(self) -> None:
         """Take a step of the student on the images in memory, and let the teacher follow."""
-        images = self.memory["images"] / 255
+        images = self.memory["images"].float() / 255
         plan = sample_strong_plan(images.shape, self.generator, shared=self.follows_reference)
         with self.weights.replaced(self.teacher):
             targets = self.classify(self.recall(self.memory)).softmax(dim=-1)
         logits = self.classify(self.recall(self.memory, apply_strong_plan(images, plan)))
-        ages = to_device((self.seen - self.memory["order"]) / self.capacity, logits.device)
+        ages = to_device((self.seen - self.memory["order"]).float() / self.capacity, logits.device)
         self.step(((-ages).sigmoid() * F.cross_entropy(logits, targets, reduction="none")).mean())
         self.teacher = lerp(self.weights.parameters, self.teacher, self.decay)
 

@@ -250,7 +250,7 @@ class TrainedMethod(Method):
 
     def recall(self, memory: Entries, images: Tensor | None = None) -> Encoded:
         """Encode the images of a memory, or augmented copies (N, 3, S, S), and debias them by their own corrections."""
-        encoded = self.embed(memory["images"] / 255 if images is None else images)
+        encoded = self.embed(memory["images"].float() / 255 if images is None else images)
         return encoded._replace(shift=memory["shifts"], bias=memory["biases"])
 
     def step(self, loss: Tensor, used: Tensor | None = None) -> None:

@@ -56,7 +56,7 @@ def sample_strong_plan(
     count = 1 if shared else shape[0]
 
     def uniform(*sizes: int) -> Tensor:
-        return 2 * torch.rand(count, *sizes, generator=generator) - 1
+        return 2 * torch.rand(count, *sizes, generator=generator, dtype=torch.float32) - 1
 
     names = tuple(_FACTORS)
     order = tuple(names[index] for index in torch.randperm(len(names), generator=generator).tolist())
@@ -70,7 +70,7 @@ def sample_strong_plan(
         1 + _MAX_ZOOM * uniform(),
         uniform() < 0,
         _MAX_SIGMA * uniform().abs().clamp_min(2e-3) if degrade else None,
-        _NOISE * torch.randn(tuple(shape), generator=generator) if degrade else None,
+        _NOISE * torch.randn(tuple(shape), generator=generator, dtype=torch.float32) if degrade else None,
     )
 
 
@@ -123,7 +123,7 @@ def _transform(images: Tensor, plan: StrongPlan) -> Tensor:
     margin = 0 if plan.sigmas is None else _BLUR_RADIUS
     rows, columns = height // 2, width // 2
     padded = F.pad(images, (columns, columns, rows, rows), mode="reflect" if plan.sigmas is None else "replicate")
-    y, x = (torch.arange(-margin, side + margin) - (side - 1) / 2 for side in (height, width))
+    y, x = (torch.arange(-margin, side + margin, dtype=torch.float32) - (side - 1) / 2 for side in (height, width))
     x = x - plan.shifts[:, 0].view(-1, 1, 1)
     y = y[:, None] - plan.shifts[:, 1].view(-1, 1, 1)
     cosine, sine = ((each / plan.zooms).view(-1, 1, 1) for each in (plan.angles.cos(), plan.angles.sin()))
