@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("source", help="number of a camera, or a video file")
     parser.add_argument("classes", nargs="+", help="names of the classes")
     parser.add_argument("--model", default="lite0")
-    parser.add_argument("--method", default="clip+level")
+    parser.add_argument("--method", default="clip+panda+level")
     parser.add_argument("--every", type=int, default=10, help="use every n-th frame")
     options = parser.parse_args()
     classifier = tta_panda.make_classifier(tta_panda.load_model(options.model, device="auto"), options.classes)

@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="CSV file to write")
     parser.add_argument("classes", nargs="+", help="names of the classes")
     parser.add_argument("--model", default="lite0")
-    parser.add_argument("--method", default="clip+level")
+    parser.add_argument("--method", default="clip+panda+level")
     options = parser.parse_args()
     predictions = tta_panda.predict(options.folder, options.classes, model=options.model, method=options.method)
     with options.output.open("w", newline="", encoding="utf-8") as file:

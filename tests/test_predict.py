@@ -152,7 +152,7 @@ def test_the_default_model_reads_photographs_and_the_default_method_has_no_fixed
     monkeypatch.setattr(predict_module, "load_model", lambda name, *given: asked.append(name) or load("mini"))
     found = tta_panda.predict(few[0], CLASSES, progress=False)
     assert asked == ["ViT-B-32-quickgelu:openai"]
-    assert found.explanation.splitlines()[-1].startswith("clip+level changed")
+    assert found.explanation.splitlines()[-1].startswith("clip+panda+level changed")
     assert found.summary["gamma"] is not None
 
 

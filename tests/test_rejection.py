@@ -186,7 +186,7 @@ def test_predict_writes_p_values(tmp_path, images, foggy):
     output, page = tmp_path / "out.csv", tmp_path / "page.html"
     command = ["predict", str(folder), "--model", "mini", "--classes", ",".join(KNOWN), "--device", "cpu"]
     options = ["--reject", "0.2", "-o", str(output), "--html", str(page), "--json"]
-    result = CliRunner().invoke(app, [*command, "--method", "clip+panda", *options], catch_exceptions=False)
+    result = CliRunner().invoke(app, [*command, *options], catch_exceptions=False)
     rows = list(read_rows(output))
     assert {row["rejected"] for row in rows} == {True, False}
     assert all(row["rejected"] == (row["p_value"] > 0.2) for row in rows)
