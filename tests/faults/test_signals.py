@@ -75,7 +75,7 @@ def test_a_watched_folder_is_finished_and_its_state_written(inputs: Path, tmp_pa
     ]
     process = start(watching)
     deadline = time.monotonic() + 600
-    while not rows.exists() or rows.read_bytes().count(b"\n") < 200:
+    while not rows.exists() or rows.read_bytes().count(b"\n") < 60:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGTERM)
